@@ -1,0 +1,36 @@
+# `make run`, `make test` and `make check` set themselves up: all they need is Python 3.11+ and make.
+PYTHON ?=
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --constraint constraints.txt
+
+.PHONY: run test check clean
+
+run: $(VENV)/run.stamp
+	@exec $(BIN)/slowcall up
+
+test: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest $(ARGS)
+
+check: $(VENV)/dev.stamp
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+	@$(BIN)/mypy
+	@$(BIN)/python -m pytest -q tests/house
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+
+$(BIN)/python:
+	@.ci/venv $(VENV) $(PYTHON)
+
+$(VENV)/run.stamp: $(BIN)/python pyproject.toml constraints.txt
+	@echo "Setting up slowcall in $(VENV) (once) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt hatchling editables
+	@$(PIP) --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: $(VENV)/run.stamp
+	@echo "Adding the tools of the tests to $(VENV) (once) ..."
+	@$(PIP) --editable '.[dev,otel]'
+	@touch $@
