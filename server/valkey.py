@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TextIO
 from urllib.parse import quote
 
 import redis
@@ -135,16 +135,7 @@ class EmbeddedStore:
             except BlockingIOError:
                 return False
             self.socket.unlink(missing_ok=True)
-            with (self.folder / "valkey.log").open("ab") as output:
-                self._process = subprocess.Popen(
-                    [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid()), str(binary)]
-                    + options(self.folder, self.socket),
-                    stdin=subprocess.DEVNULL,
-                    stdout=output,
-                    stderr=output,
-                    pass_fds=[lock.fileno()],
-                    start_new_session=True,
-                )
+            self._process = launch(binary, options(self.folder, self.socket), self.folder, lock)
         self._await(self._process)
         return True
 
@@ -168,6 +159,20 @@ class EmbeddedStore:
                 self._process.kill()
                 self._process.wait()
         self._process = None
+
+
+def launch(binary: Path, words: list[str], folder: Path, lock: TextIO) -> subprocess.Popen[bytes]:
+    """Start the Valkey, out of reach of the terminal's Ctrl-C, with the lock in its hands."""
+    launcher = [sys.executable, "-I", "-S", "-c", _LAUNCHER, str(os.getpid())]
+    with (folder / "valkey.log").open("ab") as output:
+        return subprocess.Popen(
+            [*launcher, str(binary), *words],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=[lock.fileno()],
+            start_new_session=True,
+        )
 
 
 def find_binary() -> Path:
@@ -206,7 +211,9 @@ def prepare(*folders: Path) -> None:
         try:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
-            raise SettingsError(f"SLOWCALL_DATA_DIR: cannot use {folder}: {error.strerror}") from None
+            raise SettingsError(
+                f"SLOWCALL_DATA_DIR: cannot use {folder}: {error.strerror}"
+            ) from None
         if folder.stat().st_uid != os.getuid():
             raise SettingsError(f"SLOWCALL_DATA_DIR: {folder} belongs to another user")
 

@@ -1,0 +1,1 @@
+"""The suite: one file per room of the house, under the same name."""
