@@ -1,0 +1,221 @@
+"""Every setting of slowcall, read once from the environment and checked."""
+
+from __future__ import annotations
+
+import difflib
+import ipaddress
+import logging
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal
+
+import platformdirs
+from pydantic import (
+    BeforeValidator,
+    Field,
+    SecretStr,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
+
+from tasks.errors import SettingsError
+from tasks.redis_url import check_redis_url
+
+PREFIX: Final = "SLOWCALL_"
+
+log = logging.getLogger("slowcall.settings")
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConcurrency:
+    """Calls at once per model across all workers; 0 is no limit."""
+
+    default: int = 0
+    by_model: tuple[tuple[str, int], ...] = ()
+
+    def limit(self, model: str) -> int:
+        """How many calls to this model may run at once; 0: any number."""
+        return dict(self.by_model).get(model, self.default)
+
+
+def _words(value: Any) -> Any:
+    """`a,b c` as its words."""
+    return tuple(re.findall(r"[^\s,]+", value)) if isinstance(value, str) else value
+
+
+def _api_keys(value: Any) -> Any:
+    """`alice:secret,bob:secret` as pairs; a user may have several keys."""
+    if not isinstance(value, str):
+        return value
+    pairs = [pair.strip().partition(":") for pair in value.split(",") if pair.strip()]
+    if not all(user.strip() and key for user, _, key in pairs):
+        raise ValueError("write user:key pairs, for example alice:secret,bob:secret")
+    if len({key for _, _, key in pairs}) < len(pairs):
+        raise ValueError("two entries have the same key; give each one of its own")
+    return tuple((user.strip(), key) for user, _, key in pairs)
+
+
+def _model_concurrency(value: Any) -> Any:
+    """`4`, `model=N,other=M` or both as limits."""
+    if isinstance(value, ModelConcurrency):
+        return value
+    default, by_model = 0, []
+    for word in _words(str(value)):
+        model, _, number = word.rpartition("=")
+        if not re.fullmatch(r"\d{1,9}", number, re.ASCII):
+            raise ValueError("write a number, or model=N,other=M")
+        if model:
+            by_model.append((model, int(number)))
+        else:
+            default = int(number)
+    return ModelConcurrency(default, tuple(by_model))
+
+
+Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+SecondsOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Count = Annotated[int, Field(ge=1)]
+Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
+Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_words)]
+ApiKeys = Annotated[tuple[tuple[str, SecretStr], ...], NoDecode, BeforeValidator(_api_keys)]
+Limits = Annotated[ModelConcurrency, NoDecode, BeforeValidator(_model_concurrency)]
+
+
+class Settings(BaseSettings):
+    """All settings; `_s` are seconds. Build it with `load_settings`; README explains each."""
+
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, env_ignore_empty=True, extra="ignore", frozen=True
+    )
+
+    redis_url: SecretStr | None = Field(None, validation_alias="REDIS_URL")
+    ai_url: SecretStr | None = Field(None, validation_alias="AI_URL")
+    ai_key: SecretStr | None = Field(None, validation_alias="AI_KEY")
+    ai_model: str | None = Field(None, validation_alias="AI_MODEL")
+
+    host: str = "127.0.0.1"
+    port: int = Field(8000, ge=0, le=65535)
+    data_dir: Path = Path(platformdirs.user_data_dir("slowcall", appauthor=False))
+
+    api_keys: ApiKeys = ()
+    cors_origins: Words = ()
+    quota: int = Field(5, ge=0)
+    max_body: Count = 20_971_520
+    ping_s: Seconds = 15
+
+    max_attempts: int = Field(3, ge=1, le=100)
+    backoff_s: SecondsOrNone = 5
+    backoff_max_s: SecondsOrNone = 300
+    jitter: float = Field(0.1, ge=0, le=1)
+    on_unknown: Literal["retry", "park"] = "retry"
+    max_wait_s: Seconds = 3600
+    keep_s: Seconds = 86400
+
+    concurrency: Count = 100
+    model_concurrency: Limits = ModelConcurrency()
+    lease_s: Seconds = 10
+    drain_s: SecondsOrNone = 30
+    kinds: Words = ()
+
+    timeout_s: Seconds = 600
+    idle_timeout_s: Seconds = 60
+    first_byte_s: Seconds | None = None
+    connect_timeout_s: Seconds = 10
+    max_line: Count = 8_388_608
+    max_event: Count = 16_777_216
+    max_answer: Count = 33_554_432
+
+    alert_urls: Secrets = ()
+    webhook_secret: SecretStr | None = None
+
+    lab_delay_s: SecondsOrNone = 0.5
+    lab_tokens_per_s: float = Field(50, ge=0, allow_inf_nan=False)
+    lab_honours_keys: bool = True
+
+    @field_validator("redis_url")
+    @classmethod
+    def _check_redis_url(cls, value: SecretStr | None) -> SecretStr | None:
+        return value and SecretStr(check_redis_url(value.get_secret_value()))
+
+    @field_validator("data_dir")
+    @classmethod
+    def _whole_path(cls, value: Path) -> Path:
+        return value.expanduser().absolute()
+
+    @field_validator("cors_origins")
+    @classmethod
+    def _check_origins(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if wrong := [item for item in value if not re.fullmatch(r"https?://[^/\s@]+", item)]:
+            raise ValueError(f"{wrong[0]} is no origin; write, for example, https://example.org")
+        return value
+
+    @model_validator(mode="after")
+    def _no_open_door(self) -> Settings:
+        if not self.api_keys and not is_loopback(self.host):
+            raise ValueError(
+                f"{PREFIX}HOST: {self.host} can be reached by others, which takes keys; set "
+                f"{PREFIX}API_KEYS=alice:secret,bob:secret, or keep 127.0.0.1"
+            )
+        return self
+
+
+def load_settings() -> Settings:
+    """Read the settings from the environment; warn of names that look misspelt.
+
+    Raises SettingsError with one readable line that names the setting and prints no secret.
+    """
+    for line in misspelt(os.environ):
+        log.warning(line)
+    try:
+        return Settings()
+    except ValidationError as error:
+        raise SettingsError(_line(error)) from None
+
+
+def misspelt(names: Iterable[str]) -> list[str]:
+    """A line for each name of the environment that is close to a setting but is none."""
+    known = variables()
+    ours = {name.removeprefix(PREFIX): name for name in known if name.startswith(PREFIX)}
+    others = {name: name for name in known if not name.startswith(PREFIX)}
+    lines = []
+    for name in sorted(set(names)):
+        if name.upper() in known:
+            continue
+        if name.upper().startswith(PREFIX):
+            near = difflib.get_close_matches(name.upper().removeprefix(PREFIX), ours, 1)
+            hint = f"; did you mean {ours[near[0]]}?" if near else ""
+            lines.append(f"{name} is not a setting{hint}")
+        elif near := difflib.get_close_matches(name.upper(), others, 1, 0.85):
+            lines.append(f"{name} is not a setting; did you mean {near[0]}?")
+    return lines
+
+
+def variables() -> Mapping[str, str]:
+    """The settings: name in the environment -> field of `Settings`."""
+    return {
+        str(field.validation_alias or PREFIX + name.upper()): name
+        for name, field in Settings.model_fields.items()
+    }
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach a server that listens there."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _line(error: ValidationError) -> str:
+    """The first fault as one line; pydantic's own messages do not repeat the value."""
+    first = error.errors(include_input=False, include_url=False)[0]
+    message = first["msg"].removeprefix("Value error, ")
+    fields = {field: name for name, field in variables().items()}
+    where = str(first["loc"][0]) if first["loc"] else ""
+    return f"{fields.get(where, where)}: {message}" if where else message
