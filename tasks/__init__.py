@@ -1,0 +1,1 @@
+"""The wing that does the work: the lifecycle, the store, the model client, the worker."""

@@ -1,0 +1,86 @@
+"""Every Redis key and channel: its type, its content, its lifetime. Nothing else names one.
+
+The same templates are handed to the Lua scripts, so that both wings build the same names.
+`{}` is filled with ids that hold no `:` (job ids, kinds) or, at the end, with anything.
+
+name       type    content                                              lifetime
+job        hash    the record: JSON fragments by contract name, and     KEEP_S after it is final
+                   the private fields listed in store/lua/lib.lua
+log        stream  the job's events, ids `seq-0`, ready-made bytes      with the job
+steps      hash    step -> request hash, line feed, JSON result         with the job
+ledger     hash    `c:{call}` -> line (JSON), `n:{step}` -> key number  with the job
+blob       string  an uploaded document, until its pages are stored     with the job, or less
+idem       string  job id; `{user length}:{user}:{key}`                 with the job
+arq        string  arq's definition of a queue entry                    until the job is final
+tries      string  arq's own counter of an entry, not used              until final; arq: a day
+queue      zset    arq's queue of one kind: entry -> due time or lease  entries until final
+turns      zset    one user's entries of one kind behind their head     entries until their turn
+heads      hash    user -> the entry that is in the queue for them      until none of them waits
+waiting    zset    all jobs that wait, by the time they would start     entries until they start
+inflight   set     one user's jobs that are not final (the quota)       members until final
+index      zset    job ids by submission; one for each of user or all,  members with the job
+                   status or all, kind or all
+expiry     zset    final jobs by the time they are gone, for pruning    members until pruned
+deadline   zset    jobs that have a deadline, by that time              members until final
+feed       stream  ids and names of the events of a user's jobs, capped KEEP_S after the last
+op         string  a script's reply, by operation id                    OP_KEEP_S
+beat       string  when any worker last renewed its leases (ms)         none: one key
+grace      string  no lease is taken over before this time (ms)         as long as it holds
+workers    hash    worker id -> what it says of itself (JSON)           entries: pruned when old
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+PREFIX: Final = "slowcall:"
+
+TEMPLATES: Final = {
+    "job": PREFIX + "job:{}",
+    "log": PREFIX + "log:{}",
+    "steps": PREFIX + "steps:{}",
+    "ledger": PREFIX + "ledger:{}",
+    "blob": PREFIX + "blob:{}",
+    "idem": PREFIX + "idem:{}",
+    "arq": "arq:job:{}",
+    "tries": "arq:retry:{}",
+    "queue": PREFIX + "queue:{}",
+    "turns": PREFIX + "turns:{}:{}",
+    "heads": PREFIX + "heads:{}",
+    "waiting": PREFIX + "waiting",
+    "inflight": PREFIX + "inflight:{}",
+    "index": PREFIX + "index:{}:{}:{}",
+    "expiry": PREFIX + "expiry",
+    "deadline": PREFIX + "deadline",
+    "feed": PREFIX + "feed:{}",
+    "op": PREFIX + "op:{}",
+    "beat": PREFIX + "beat",
+    "grace": PREFIX + "grace",
+    "workers": PREFIX + "workers",
+    # channels
+    "job_channel": PREFIX + "events:{}",
+    "feed_channel": PREFIX + "feeds:{}",
+    "wake_channel": PREFIX + "wake",
+    "control_channel": PREFIX + "control",
+}
+
+OP_KEEP_S: Final = 300
+FEED_LENGTH: Final = 10_000
+
+ALL: Final = "*"
+"""The scope of all users; a user's own scope is `user_scope(user)`, which never equals it."""
+
+
+def name(template: str, *parts: str) -> str:
+    """The full name of a key or channel of the inventory."""
+    return TEMPLATES[template].format(*parts)
+
+
+def user_scope(user_id: str) -> str:
+    """The part of index and feed names that stands for one user."""
+    return f"={user_id}"
+
+
+def idempotency_part(user_id: str, key: str) -> str:
+    """User and key, length-prefixed: `a:b` with `c` is never `a` with `b:c` (case D3)."""
+    return f"{len(user_id)}:{user_id}:{key}"

@@ -1,0 +1,82 @@
+"""The registry of kinds: what a job can do, by name, with its validated input."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from pydantic import BaseModel, ValidationError
+
+from tasks.errors import Fault, InvalidInput, SettingsError
+
+if TYPE_CHECKING:
+    from tasks.context import Context
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
+
+BUILT_IN: Final = ("tasks.kinds.chat", "tasks.kinds.summarize")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """What a job of this name does: `perform(context, input)` answers its result."""
+
+    name: str
+    description: str
+    input_model: type[BaseModel]
+    perform: Callable[[Context, Any], Awaitable[dict[str, Any]]]
+
+    def parse(self, value: Any) -> BaseModel:
+        """The input as the kind's model. Raises InvalidInput with a pointer for each fault."""
+        try:
+            return self.input_model.model_validate(value)
+        except ValidationError as error:
+            raise InvalidInput(
+                f"The input does not fit the kind {self.name!r}.", faults(error, "/input")
+            ) from None
+
+
+_registry: dict[str, Kind] = {}
+_Perform = Callable[[Any, Any], Awaitable[dict[str, Any]]]
+
+
+def kind(
+    name: str, *, input: type[BaseModel], description: str = ""
+) -> Callable[[_Perform], _Perform]:
+    """Register an async function `(context, input) -> result` as the kind `name`.
+
+    `input` is a pydantic model; `description` (else the docstring's first line) is shown to users.
+    """
+
+    def register(perform: _Perform) -> _Perform:
+        if not _NAME.fullmatch(name):
+            raise SettingsError(f"A kind's name is lower case letters, digits, - and _: {name!r}")
+        text = description or (perform.__doc__ or "").strip().partition("\n")[0]
+        _registry[name] = Kind(name, text, input, perform)
+        return perform
+
+    return register
+
+
+def load_kinds(modules: Iterable[str] = ()) -> dict[str, Kind]:
+    """Import the built-in kinds and `modules`, and answer all kinds by name.
+
+    Raises SettingsError where a module cannot be imported.
+    """
+    for module in (*BUILT_IN, *modules):
+        try:
+            importlib.import_module(module)
+        except ImportError as error:
+            raise SettingsError(f"SLOWCALL_KINDS: cannot import {module!r}: {error}") from error
+    return dict(_registry)
+
+
+def faults(error: ValidationError, base: str = "") -> list[Fault]:
+    """A validation error as JSON pointers (RFC 6901) below `base` and messages."""
+    return [
+        {"pointer": "/".join([base, *(str(part) for part in item["loc"])]), "message": item["msg"]}
+        for item in error.errors(include_input=False, include_url=False)
+    ]

@@ -1,0 +1,257 @@
+"""What a server asks of the store: submit, read, list, cancel, retry, delete, logs and feeds."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+from uuid import uuid4
+
+from tasks.errors import (
+    JobNotFound,
+    KeyReused,
+    MalformedRequest,
+    QuotaExceeded,
+    WrongStatus,
+)
+from tasks.keys import ALL, idempotency_part, name, user_scope
+from tasks.lifecycle import CANCEL, REVIVE, SUBMIT, Status
+from tasks.store.base import StoreBase
+from tasks.store.fragments import dumps, loads, quoted, status_set, unquoted
+from tasks.store.records import FeedEntry, JobView, LogEntry, NewJob, Submitted
+
+_FEED_ID: Final = re.compile(r"\d{1,16}-\d{1,16}")
+_CURSOR: Final = re.compile(r"(\d{1,16}(?:\.\d{1,17})?)_([0-9a-f]{32})")
+_QUOTA_RETRY_S: Final = 5
+_COUNTERS: Final = (
+    *("paid", "open", "rejected", "not_sent", "unknown", "reused"),
+    *("input_tokens", "output_tokens", "waited", "deaths", "done"),
+)
+_EMPTY: Final = ("result", "error", "retry_at", "started_at", "finished_at", "total", "note")
+_Entry = tuple[bytes, dict[bytes, bytes]]
+
+
+class ClientVerbs(StoreBase):
+    """The server's half of the store. `user_id` None means all users."""
+
+    async def submit(self, new: NewJob, *, quota: int = 0) -> Submitted:
+        """Store a job, or find the one that came before with the same idempotency key.
+
+        Raises KeyReused (same key, other body) and QuotaExceeded (`quota` in flight, 0: no limit).
+        """
+        job_id = uuid4().hex
+        word, in_flight, *view = await self.scripts.call(
+            "submit",
+            job=job_id,
+            user=new.user_id,
+            kind=new.kind,
+            quota=quota,
+            idem=idempotency_part(new.user_id, new.idempotency_key) if new.idempotency_key else "",
+            fingerprint=new.fingerprint,
+            status=quoted(SUBMIT.target),
+            deadline_ms=_ms(new.deadline_s),
+            expires_ms=_ms(new.expires_s),
+            blob=new.blob or b"",
+            **_record(new),
+        )
+        if word == b"reused":
+            raise KeyReused("This idempotency key came before with another body: use a new key.")
+        if word == b"full":
+            raise _quota_exceeded(quota)
+        return Submitted(_view(view), replayed=word == b"replay", in_flight=int(in_flight))
+
+    async def read(self, job_id: str) -> JobView:
+        """The job as it stands. Raises JobNotFound."""
+        view = await self.scripts.call("read", job=job_id)
+        if not view:
+            raise _unknown()
+        return _view(view)
+
+    async def list_jobs(
+        self,
+        *,
+        user_id: str | None,
+        status: Status | None = None,
+        kind: str | None = None,
+        limit: int = 50,
+        cursor: str | None = None,
+    ) -> tuple[list[JobView], str | None]:
+        """A page of jobs, newest first, and the cursor of the next one (None: it was the last).
+
+        Raises MalformedRequest for a cursor that is not one of ours.
+        """
+        score, after = _read_cursor(cursor)
+        found = await self.scripts.call(
+            "list",
+            kind=kind or ALL,
+            status=quoted(status) if status else ALL,
+            scope=_scope(user_id),
+            limit=limit + 1,
+            score=score,
+            after=after,
+        )
+        page = found[:limit]
+        more = len(found) > limit
+        next_cursor = f"{page[-1][0].decode()}_{page[-1][1].decode()}" if more else None
+        return [_view(view) for _, _, *view in page], next_cursor
+
+    async def cancel(self, job_id: str) -> JobView:
+        """End a job that is not final; its worker is told. Raises JobNotFound, WrongStatus."""
+        (word,) = await self.scripts.call_once(
+            "conclude",
+            job=job_id,
+            run="",
+            **{"from": status_set(CANCEL.origins)},
+            status=quoted(CANCEL.target),
+            result=b"null",
+            error=b"null",
+        )
+        _did(word, "Only a job that is not final can be cancelled.")
+        return await self.read(job_id)
+
+    async def revive(self, job_id: str, *, quota: int = 0, input: Any = None) -> JobView:
+        """Begin a new life of a failed or cancelled job, its steps kept; `input` replaces its own.
+
+        Raises JobNotFound, WrongStatus, QuotaExceeded.
+        """
+        word, _ = await self.scripts.call_once(
+            "revive",
+            job=job_id,
+            quota=quota,
+            **{"from": status_set(REVIVE.origins)},
+            status=quoted(REVIVE.target),
+            input=b"" if input is None else dumps(input),
+        )
+        if word == b"full":
+            raise _quota_exceeded(quota)
+        _did(word, "Only a failed or cancelled job can be retried.")
+        return await self.read(job_id)
+
+    async def delete(self, job_id: str) -> None:
+        """Remove everything of a final job. Raises JobNotFound, WrongStatus."""
+        (word,) = await self.scripts.call_once("delete", job=job_id)
+        _did(word, "Only a final job can be deleted: cancel it first.")
+
+    async def ledger(self, job_id: str) -> list[dict[str, Any]]:
+        """The lines of a job's ledger in the order in which the calls began."""
+        fields = await self.ask(lambda: self.redis.hgetall(name("ledger", job_id)))
+        lines = [loads(line) for field, line in fields.items() if field.startswith(b"c:")]
+        return sorted(lines, key=lambda line: line["no"])
+
+    async def log(self, job_id: str, after: int = 0, limit: int = 1000) -> list[LogEntry]:
+        """Up to `limit` events of a job that follow number `after`."""
+        entries = await self.ask(
+            lambda: self.redis.xrange(name("log", job_id), min=f"({after}-0", count=limit)
+        )
+        return [_log_entry(entry_id, fields) for entry_id, fields in entries]
+
+    async def feed(
+        self, user_id: str | None, after: str, limit: int = 1000
+    ) -> list[FeedEntry] | None:
+        """Up to `limit` events of a user's jobs that follow `after`; what was deleted is left out.
+
+        None where `after` is no place in the feed: junk, ahead of it, or trimmed away.
+        """
+        key = name("feed", _scope(user_id))
+        if not _FEED_ID.fullmatch(after):
+            return None
+        entries = await self.ask(lambda: self.redis.xrange(key, min=after, count=limit + 1))
+        if after != "0-0":
+            if not entries or entries[0][0].decode() != after:
+                return None
+            entries = entries[1:]
+        return await self._feed_entries(entries[:limit])
+
+    async def _feed_entries(self, entries: list[_Entry]) -> list[FeedEntry]:
+        async def fetch() -> list[list[_Entry]]:
+            async with self.redis.pipeline(transaction=False) as pipe:
+                for _, fields in entries:
+                    seq = f"{int(fields[b's'])}-0"
+                    pipe.xrange(name("log", fields[b"j"].decode()), min=seq, max=seq)
+                found: list[list[_Entry]] = await pipe.execute()
+                return found
+
+        logs = await self.ask(fetch) if entries else []
+        events = []
+        for (feed_id, _), found in zip(entries, logs, strict=True):
+            for entry_id, fields in found:
+                event = _log_entry(entry_id, fields)
+                events.append(FeedEntry(feed_id.decode(), event.name, event.block))
+        return events
+
+    async def feed_position(self, user_id: str | None) -> str:
+        """The id of the newest event of a feed; `0-0` when there is none."""
+        newest = await self.ask(
+            lambda: self.redis.xrevrange(name("feed", _scope(user_id)), count=1)
+        )
+        return newest[0][0].decode() if newest else "0-0"
+
+
+def _record(new: NewJob) -> dict[str, Any]:
+    """The rest of a new job's record: fragments by field, for `submit.lua`."""
+    options = {
+        "timeout_s": new.timeout_s,
+        "on_unknown": new.on_unknown,
+        "memo": new.memo,
+        "callback_url": new.callback_url,
+        "traceparent": new.traceparent,
+    }
+    fields: dict[str, Any] = {
+        "user_id": dumps(new.user_id),
+        "input": dumps(new.input),
+        "options": dumps(options),
+        "metadata": dumps(new.metadata),
+        "max_attempts": new.max_attempts,
+        "attempts": 0,
+        "parked": int(new.on_unknown == "park"),
+        **dict.fromkeys(_COUNTERS, 0),
+        **dict.fromkeys(_EMPTY, "null"),
+    }
+    return {f".{field}": value for field, value in fields.items()}
+
+
+def _scope(user_id: str | None) -> str:
+    return ALL if user_id is None else user_scope(user_id)
+
+
+def _ms(seconds: float | None) -> int | str:
+    return "" if seconds is None else round(seconds * 1000)
+
+
+def _view(view: list[bytes]) -> JobView:
+    body, status, user, seq = view
+    job_id = body[11:43].decode()
+    return JobView(job_id, user.decode(), unquoted(status), int(seq), body)
+
+
+def _log_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> LogEntry:
+    block = fields[b"b"]
+    event = block[len(b"event: ") : block.index(b"\n")].decode()
+    return LogEntry(int(entry_id.partition(b"-")[0]), event, block)
+
+
+def _read_cursor(cursor: str | None) -> tuple[str, str]:
+    if cursor is None:
+        return "", ""
+    match = _CURSOR.fullmatch(cursor)
+    if not match:
+        raise MalformedRequest("The cursor is not one of ours: take next_cursor of the last page.")
+    return match[1], match[2]
+
+
+def _unknown() -> JobNotFound:
+    return JobNotFound("There is no such job, or it is not yours.")
+
+
+def _quota_exceeded(quota: int) -> QuotaExceeded:
+    return QuotaExceeded(
+        f"{quota} jobs are in flight, as many as a user may have (SLOWCALL_QUOTA).",
+        limit=quota,
+        retry_after_s=_QUOTA_RETRY_S,
+    )
+
+
+def _did(word: bytes, sentence: str) -> None:
+    if word == b"none":
+        raise _unknown()
+    if word == b"wrong":
+        raise WrongStatus(sentence)

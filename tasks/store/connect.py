@@ -1,0 +1,36 @@
+"""Connections to Redis: one way to make them, with their time-outs and retries."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.retry import Retry
+from redis.backoff import ExponentialBackoff
+
+from tasks.errors import SettingsError
+from tasks.settings import Settings
+
+_POOL: Final = 64
+_ANSWER_S: Final = 5.0
+
+
+def connect_redis(settings: Settings, *, answer_s: float = _ANSWER_S) -> Redis:
+    """A client for the store of `settings`; no request is made yet.
+
+    `answer_s` bounds each reply. A lost connection is tried again at once and once more, so that a
+    dropped idle socket is never an error; outages are left to the caller.
+    Raises SettingsError without REDIS_URL (whoever starts a part joins the embedded store first).
+    """
+    if settings.redis_url is None:
+        raise SettingsError("REDIS_URL: not set, and no embedded store was joined")
+    pool = BlockingConnectionPool.from_url(
+        settings.redis_url.get_secret_value(),
+        max_connections=_POOL,
+        timeout=_ANSWER_S,
+        socket_connect_timeout=1.0,
+        socket_timeout=answer_s,
+        health_check_interval=15,
+        retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+    )
+    return Redis.from_pool(pool)

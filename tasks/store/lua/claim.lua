@@ -1,0 +1,51 @@
+-- Take due entries for a worker: waiting ones, and running ones whose lease has lapsed. Each moves to
+-- now + lease, so none stays due. A head makes room for its user's next one, so users take turns.
+-- A: worker, kinds (comma after each), room (how many at most), lease_ms
+-- returns: ms until the next entry is due ('' none is known), entry…
+local lease = tonumber(A.lease_ms)
+local grace = grace_until(now, lease)
+local claimed = {''}
+
+local function earliest()
+  local best, best_due
+  for kind in string.gmatch(A.kinds, '([^,]+),') do
+    local head = redis.call('ZRANGE', K('queue', kind), 0, 0, 'WITHSCORES')
+    local due = tonumber(head[2])
+    if due and (not best_due or due < best_due) then best, best_due = {kind = kind, entry = head[1]}, due end
+  end
+  return best, best_due
+end
+
+local function take(kind, entry, nth)
+  local id, life = string.match(entry, '^([^:]+):(%d+)$')
+  local job = id and load(id)
+  local queue = K('queue', kind)
+  if not job or job.life ~= life or job.finished_at ~= 'null' then
+    redis.call('ZREM', queue, entry)
+    redis.call('DEL', K('arq', entry), K('tries', entry))
+    return
+  end
+  if job.worker and job.worker ~= A.worker and grace > now then
+    redis.call('ZADD', queue, grace, entry)
+    return
+  end
+  redis.call('ZADD', queue, now + lease, entry)
+  if job.worker == A.worker then return end -- it runs here: this was a late renewal
+  redis.call('HSET', job.key, 'claim', A.worker)
+  -- A fraction of a millisecond keeps the order of turns within one script.
+  step_aside(job, now + nth / 1000)
+  table.insert(claimed, entry)
+end
+
+local room = tonumber(A.room)
+for nth = 1, room * 2 + 16 do
+  local head, due = earliest()
+  if not head then break end
+  if due > now + 0.5 or #claimed > room then
+    claimed[1] = tostring(math.max(0, math.ceil(due - now)))
+    break
+  end
+  take(head.kind, head.entry, nth)
+  claimed[1] = '0'
+end
+return claimed

@@ -1,0 +1,12 @@
+-- Remove everything of a final job at once.
+-- A: job
+-- returns: ok, none (no such job) or wrong (it is not final)
+local job = load(A.job)
+if not job then return {'none'} end
+if job.finished_at == 'null' then return {'wrong'} end
+redis.call('ZREM', K('expiry'), tombstone(job))
+forget_indexes(job.id, job.kind, job.status, job.user)
+redis.call('DEL', unpack(keys_of(job)))
+-- No event: whoever watches looks at the log again, and finds that it is gone.
+redis.call('PUBLISH', K('job_channel', job.id), '0\n')
+return {'ok'}

@@ -1,0 +1,281 @@
+-- What all scripts share: names, time, guards, the record as JSON, the log, queues, the end of a job.
+--
+-- scripts.py puts this in front of every script, fills NAMES and CONFIG, and wraps the script's text
+-- into `script(A, now)`. ARGV: operation id ('' where the script is a repeat by nature), the caller's
+-- clock in ms ('' = Redis TIME), then name, value, name, value … which become the table A.
+-- Names are built here, not passed as KEYS: one transition touches neighbours its caller does not
+-- know (the next one in turn), so slowcall needs one Redis, not a cluster.
+-- Lua holds no status word and reads no user data: it moves opaque JSON fragments.
+--
+-- Fields of the job hash. Public ones hold JSON fragments under the contract's names. Private ones:
+--   run       the fence: rises at every start and take-over, never used again
+--   life      rises at each revive; the queue entry is `{job}:{life}`
+--   seq       number of the newest event of the log
+--   claim     worker that may start or take over now        worker   worker that runs it
+--   deltas    `{run}:{n}`: the last delta of the run        deaths   workers that died of it, this life
+--   user      raw text (`user_id` is its fragment; `kind` alone needs no quotes)
+--   input, options                JSON, as submitted        fingerprint      of the body, for the key
+--   created, deadline, expires    ms ('' none)              waited   ms spent on closed lanes
+--   idem      the idempotency key's part of its name        parked   1: an unknown outcome goes to a person
+
+local function K(template, ...)
+  local name = NAMES[template]
+  for _, part in ipairs({...}) do
+    name = string.gsub(name, '{}', (string.gsub(part, '%%', '%%%%')), 1)
+  end
+  return name
+end
+
+local function clock()
+  local t = redis.call('TIME')
+  return t[1] * 1000 + t[2] / 1000
+end
+
+-- Days to a date: the proleptic Gregorian calendar counted in eras of 400 years from 1 March 0000.
+local function iso(ms)
+  local s = math.floor(ms / 1000)
+  local z = math.floor(s / 86400) + 719468
+  local era = math.floor(z / 146097)
+  local doe = z - era * 146097
+  local yoe = math.floor((doe - math.floor(doe / 1460) + math.floor(doe / 36524) - math.floor(doe / 146096)) / 365)
+  local doy = doe - (365 * yoe + math.floor(yoe / 4) - math.floor(yoe / 100))
+  local mp = math.floor((5 * doy + 2) / 153)
+  local month = mp < 10 and mp + 3 or mp - 9
+  local year = yoe + era * 400 + (month <= 2 and 1 or 0)
+  return string.format('"%04d-%02d-%02dT%02d:%02d:%02d.%03dZ"', year, month,
+    doy - math.floor((153 * mp + 2) / 5) + 1,
+    math.floor(s / 3600) % 24, math.floor(s / 60) % 60, s % 60, math.floor(ms) % 1000)
+end
+
+-- The private state of a job, or nil. `status` is a fragment: "queued" with its quotes.
+local STATE = {'status', 'run', 'life', 'user', 'kind', 'worker', 'claim', 'attempts', 'max_attempts',
+  'deadline', 'expires', 'idem', 'parked', 'open', 'created', 'deaths', 'started_at', 'finished_at'}
+local function load(id)
+  local values = redis.call('HMGET', K('job', id), unpack(STATE))
+  if not values[1] then return nil end
+  local job = {id = id, key = K('job', id)}
+  for i, field in ipairs(STATE) do job[field] = values[i] end
+  job.entry = id .. ':' .. job.life
+  job.queue = K('queue', job.kind)
+  job.scopes = {'*', '=' .. job.user}
+  return job
+end
+
+-- `set` is a list of fragments, "queued","retrying": the quotes keep words apart.
+local function among(set, status)
+  return string.find(set, status, 1, true) ~= nil
+end
+
+-- The guard of all a worker writes: its run is the job's present one, and the job still runs.
+local function holds(job, A)
+  return job ~= nil and job.run == A.run and job.worker ~= false
+end
+
+local PUBLIC = {'kind', 'status', 'user_id', 'attempts', 'max_attempts', 'done', 'total', 'note',
+  'result', 'error', 'retry_at', 'paid', 'open', 'rejected', 'not_sent', 'unknown', 'reused',
+  'input_tokens', 'output_tokens', 'metadata', 'created_at', 'started_at', 'finished_at'}
+-- The job as the contract shows it; `reason` (text or nil) is added to a state event.
+local function render(id, reason)
+  local v = redis.call('HMGET', K('job', id), unpack(PUBLIC))
+  for i = 2, #PUBLIC do v[i] = v[i] or 'null' end
+  local rank = redis.call('ZRANK', K('waiting'), id)
+  local self = '"/jobs/' .. id
+  return table.concat({
+    '{"job_id":"', id, '","kind":"', v[1] or '', '","status":', v[2], ',"user_id":', v[3],
+    ',"attempts":', v[4], ',"max_attempts":', v[5],
+    ',"progress":{"done":', v[6], ',"total":', v[7], ',"note":', v[8],
+    '},"result":', v[9], ',"error":', v[10], ',"retry_at":', v[11],
+    ',"queue_position":', rank and rank + 1 or 'null', ',"eta_s":null',
+    ',"ledger":{"paid":', v[12], ',"open":', v[13], ',"rejected":', v[14], ',"not_sent":', v[15],
+    ',"unknown":', v[16], ',"reused":', v[17], ',"input_tokens":', v[18], ',"output_tokens":', v[19],
+    '},"metadata":', v[20], ',"created_at":', v[21], ',"started_at":', v[22], ',"finished_at":', v[23],
+    ',"links":{"self":', self, '","stream":', self, '/stream","cancel":', self, '/cancel","retry":', self,
+    '/retry"}', reason and ',"reason":"' .. reason .. '"' or '', '}'})
+end
+
+-- What a reader gets for one job: its JSON, status fragment, user, sequence number.
+local function view(id)
+  local v = redis.call('HMGET', K('job', id), 'status', 'user', 'seq')
+  return {render(id), v[1], v[2], v[3]}
+end
+
+-- Append an event to the job's log and publish it; `fed`: also to the feeds of its user and of all.
+local function emit(job, event, data, fed)
+  local seq = redis.call('HINCRBY', job.key, 'seq', 1)
+  local block = 'event: ' .. event .. '\ndata: ' .. data .. '\n\n'
+  redis.call('XADD', K('log', job.id), seq .. '-0', 'b', block)
+  redis.call('PUBLISH', K('job_channel', job.id), seq .. '\n' .. block)
+  if not fed then return end
+  for _, scope in ipairs(job.scopes) do
+    local feed = K('feed', scope)
+    local feed_id = redis.call('XADD', feed, 'MAXLEN', '~', CONFIG.feed_length, '*', 'j', job.id, 's', seq)
+    redis.call('PEXPIRE', feed, CONFIG.keep_ms)
+    redis.call('PUBLISH', K('feed_channel', scope), feed_id .. '\n' .. block)
+  end
+end
+
+-- The index sets a job stands in: one for each of user or all, status or all, kind or all.
+local function indexes(scopes, status, kind)
+  local names = {}
+  for _, scope in ipairs(scopes) do
+    for _, k in ipairs({'*', kind}) do table.insert(names, K('index', k, status, scope)) end
+  end
+  return names
+end
+
+-- Enter a status: write it, move the job in the indexes, log and publish the state event.
+local function enter(job, status, reason)
+  redis.call('HSET', job.key, 'status', status)
+  if job.status ~= status then
+    if job.status then
+      for _, name in ipairs(indexes(job.scopes, job.status, job.kind)) do redis.call('ZREM', name, job.id) end
+    end
+    for _, name in ipairs(indexes(job.scopes, status, job.kind)) do
+      redis.call('ZADD', name, job.created, job.id)
+    end
+  end
+  job.status = status
+  emit(job, string.sub(status, 2, -2), render(job.id, reason), true)
+end
+
+-- Only the head of a user's waiting list is in arq's queue. Put the next one there, if there is one.
+local function promote(kind, user, due)
+  local turns, heads = K('turns', kind, user), K('heads', kind)
+  local next = redis.call('ZPOPMIN', turns)[1]
+  if next then
+    redis.call('HSET', heads, user, next)
+    redis.call('ZADD', K('queue', kind), due, next)
+  else
+    redis.call('HDEL', heads, user)
+  end
+end
+
+-- The time by which somebody must look at a waiting job: its deadline, or that of its first start.
+local function watch_deadline(job)
+  local at, expires = tonumber(job.deadline), job.started_at == 'null' and tonumber(job.expires)
+  if expires and (not at or expires < at) then at = expires end
+  if at then redis.call('ZADD', K('deadline'), at, job.id) else redis.call('ZREM', K('deadline'), job.id) end
+  return at
+end
+
+-- A new life joins the waiting list of its user; it is in the queue at once when nobody is before it.
+local function line_up(job, now)
+  redis.call('SET', K('arq', job.entry), string.format('{"t":null,"f":"run_job","a":[],"k":{},"et":%d}', now))
+  redis.call('ZADD', K('waiting'), now, job.id)
+  watch_deadline(job)
+  if redis.call('HEXISTS', K('heads', job.kind), job.user) == 1 then
+    redis.call('ZADD', K('turns', job.kind, job.user), now, job.entry)
+  else
+    redis.call('HSET', K('heads', job.kind), job.user, job.entry)
+    redis.call('ZADD', job.queue, now, job.entry)
+  end
+  redis.call('PUBLISH', K('wake_channel'), job.kind)
+end
+
+-- The entry is its user's head: its turn has come or it leaves, so the next one moves up.
+local function step_aside(job, due)
+  if redis.call('HGET', K('heads', job.kind), job.user) ~= job.entry then return false end
+  promote(job.kind, job.user, due)
+  return true
+end
+
+-- A set of ids, never a counter: a full one first drops members whose job is final or gone (case D6).
+local function quota_left(user, quota)
+  local set = K('inflight', user)
+  if quota == 0 or redis.call('SCARD', set) < quota then return true end
+  for _, id in ipairs(redis.call('SMEMBERS', set)) do
+    local finished = redis.call('HGET', K('job', id), 'finished_at')
+    if not finished or finished ~= 'null' then redis.call('SREM', set, id) end
+  end
+  return redis.call('SCARD', set) < quota
+end
+
+-- Calls of a run that is over and never told its outcome: nobody knows whether they were sold.
+local function close_open_calls(job, now)
+  if job.open == '0' then return 0 end
+  local ledger, closed = K('ledger', job.id), 0
+  local fields = redis.call('HGETALL', ledger)
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 2) == 'c:' then
+      local line = cjson.decode(fields[i + 1])
+      if line.outcome == 'open' then
+        line.outcome, line.ended = 'unknown', math.floor(now)
+        redis.call('HSET', ledger, fields[i], cjson.encode(line))
+        closed = closed + 1
+      end
+    end
+  end
+  redis.call('HSET', job.key, 'open', 0)
+  redis.call('HINCRBY', job.key, 'unknown', closed)
+  job.open = '0'
+  return closed
+end
+
+local function keys_of(job)
+  local names = {job.key, K('log', job.id), K('steps', job.id), K('ledger', job.id), K('blob', job.id)}
+  if job.idem ~= '' then table.insert(names, K('idem', job.idem)) end
+  return names
+end
+
+-- A final job's place in `expiry`: all that pruning needs when the record itself is gone.
+local function tombstone(job)
+  return table.concat({job.id, job.kind, job.status, job.user}, '\n')
+end
+
+local function forget_indexes(id, kind, status, user)
+  local scopes = {'*', '=' .. user}
+  for _, s in ipairs({'*', status}) do
+    for _, name in ipairs(indexes(scopes, s, kind)) do redis.call('ZREM', name, id) end
+  end
+end
+
+-- End a life: nothing of it is left in any queue or quota, and everything expires together.
+local function conclude(job, status, now, result, err)
+  close_open_calls(job, now)
+  redis.call('HSET', job.key, 'result', result or 'null', 'error', err or 'null', 'retry_at', 'null',
+    'finished_at', iso(now))
+  redis.call('HDEL', job.key, 'worker', 'claim')
+  redis.call('ZREM', K('waiting'), job.id)
+  redis.call('ZREM', K('turns', job.kind, job.user), job.entry)
+  redis.call('ZREM', job.queue, job.entry)
+  if step_aside(job, now) then redis.call('PUBLISH', K('wake_channel'), job.kind) end
+  redis.call('ZREM', K('deadline'), job.id)
+  redis.call('SREM', K('inflight', job.user), job.id)
+  redis.call('DEL', K('arq', job.entry), K('tries', job.entry))
+  enter(job, status)
+  redis.call('ZADD', K('expiry'), now + CONFIG.keep_ms, tombstone(job))
+  for _, name in ipairs(keys_of(job)) do redis.call('PEXPIRE', name, CONFIG.keep_ms) end
+end
+
+-- Fail a job in the caller's words: an error whose first `%d` is the attempt, a second one `n`.
+local function fail(job, status, err, now, n)
+  conclude(job, status, now, nil, string.format(err, tonumber(job.attempts), n or 0))
+end
+
+-- Store a step's result once: the first one wins. Answers whether this was the first.
+local function keep_step(job, A)
+  local steps = K('steps', job.id)
+  local first = redis.call('HSETNX', steps, A.step, A.hash .. '\n' .. A.value) == 1
+  if job.finished_at ~= 'null' then redis.call('PEXPIRE', steps, redis.call('PTTL', job.key)) end
+  return first
+end
+
+-- Progress never goes down, whatever a later attempt or an old worker says (case E6).
+local function advance(job, A)
+  local was = tonumber(redis.call('HGET', job.key, 'done'))
+  local done = math.max(was, tonumber(A.done))
+  redis.call('HSET', job.key, 'done', done, 'total', A.total, 'note', A.note)
+  emit(job, 'progress', table.concat({'{"job_id":"', job.id, '","progress":{"done":', done,
+    ',"total":', A.total, ',"note":', A.note, '}}'}), true)
+end
+
+-- Nobody renewed anything for longer than a lease: the store was away, not the workers. Take-overs
+-- wait one lease more, so that all can renew first; else an outage buys every call in flight twice.
+local function grace_until(now, lease)
+  local beat = tonumber(redis.call('GET', K('beat')))
+  if beat and now - beat > lease then
+    redis.call('SET', K('grace'), now + lease, 'PX', math.ceil(lease))
+    redis.call('SET', K('beat'), now)
+  end
+  return tonumber(redis.call('GET', K('grace')) or 0)
+end

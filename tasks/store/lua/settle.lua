@@ -1,0 +1,35 @@
+-- Close the ledger line of a call and, where there is an answer, store the step: one script, so that
+-- no answer is paid and lost between the two. A repeat by nature: a line is closed once; only
+-- `unknown` (a take-over or an end closed it for us) is booked anew by whoever knows better.
+-- A: job, run, call, outcome, status, input_tokens, output_tokens, request_id, message ('' none each),
+--    step, hash, value ('' no answer), done, total, note ('' no progress to tell)
+-- returns: ok, lost (booked, but the run is over) or gone (there is nothing to book it on)
+local job = load(A.job)
+local ledger, field = K('ledger', A.job), 'c:' .. A.call
+local written = job and redis.call('HGET', ledger, field)
+if not written then return {'gone'} end
+local word = holds(job, A) and 'ok' or 'lost'
+local line = cjson.decode(written)
+if line.outcome ~= 'open' and (line.outcome ~= 'unknown' or A.outcome == 'unknown') then return {word} end
+
+redis.call('HINCRBY', job.key, line.outcome, -1)
+redis.call('HINCRBY', job.key, A.outcome, 1)
+redis.call('HINCRBY', job.key, 'input_tokens', A.input_tokens)
+redis.call('HINCRBY', job.key, 'output_tokens', A.output_tokens)
+line.outcome, line.ended = A.outcome, math.floor(now)
+line.status, line.request_id, line.message = tonumber(A.status), A.request_id, A.message
+line.input_tokens, line.output_tokens = tonumber(A.input_tokens), tonumber(A.output_tokens)
+redis.call('HSET', ledger, field, cjson.encode(line))
+
+if A.value == '' then
+  -- A known outcome without an answer ends the life of its idempotency key: an endpoint that honours
+  -- keys would repeat the same refusal for ever. After `unknown` it may hold the answer for us.
+  if A.outcome == 'rejected' or A.outcome == 'paid' then redis.call('HINCRBY', ledger, 'n:' .. A.step, 1) end
+elseif keep_step(job, A) then
+  if word == 'ok' and A.note ~= '' then
+    advance(job, A)
+  elseif word == 'lost' and job.worker then
+    redis.call('PUBLISH', K('control_channel'), job.id .. '\n' .. A.step)
+  end
+end
+return {word}

@@ -1,0 +1,52 @@
+-- Begin a run of a claimed job: its first, its next, or the take-over of one whose worker died.
+-- A repeat by nature: the same worker finds its own run.
+-- A: job, life, worker, start_from, lost_from (sets of statuses), running, retrying, failed (targets),
+--    lost (the reason), overdue_error, unknown_error, lost_error (see `fail`)
+-- returns: word, then run, attempts, max attempts, user, kind, deadline, created, waited, input,
+--    options, progress done, edited (1: a person changed the input); word: start or none (nothing to do: the entry is stale, or it just failed)
+local job = load(A.job)
+local function begun()
+  return {'start', unpack(redis.call('HMGET', job.key, 'run', 'attempts', 'max_attempts', 'user', 'kind',
+    'deadline', 'created', 'waited', 'input', 'options', 'done', 'edited'))}
+end
+local function run()
+  redis.call('HINCRBY', job.key, 'attempts', 1)
+  redis.call('HINCRBY', job.key, 'run', 1)
+  redis.call('HSET', job.key, 'worker', A.worker, 'retry_at', 'null', 'error', 'null')
+  if job.started_at == 'null' then
+    job.started_at = iso(now)
+    redis.call('HSET', job.key, 'started_at', job.started_at)
+    watch_deadline(job)
+  end
+  redis.call('ZREM', K('waiting'), job.id)
+  enter(job, A.running)
+  return begun()
+end
+
+if not job or job.life ~= A.life then return {'none'} end
+if job.worker == A.worker then return begun() end
+-- Whoever claimed last may start: a sleeper between its claim and its start comes too late.
+if job.claim ~= A.worker then return {'none'} end
+if among(A.start_from, job.status) then
+  local deadline, expires = tonumber(job.deadline), job.started_at == 'null' and tonumber(job.expires)
+  if (deadline and deadline <= now) or (expires and expires <= now) then
+    fail(job, A.failed, A.overdue_error, now)
+    return {'none'}
+  end
+  return run()
+end
+if not among(A.lost_from, job.status) then return {'none'} end
+
+local deaths = redis.call('HINCRBY', job.key, 'deaths', 1)
+local unknown = close_open_calls(job, now)
+if job.parked == '1' and unknown > 0 then
+  fail(job, A.failed, A.unknown_error, now)
+  return {'none'}
+end
+if tonumber(job.attempts) >= tonumber(job.max_attempts) then
+  fail(job, A.failed, A.lost_error, now, deaths)
+  return {'none'}
+end
+redis.call('ZADD', K('waiting'), now, job.id)
+enter(job, A.retrying, A.lost)
+return run()

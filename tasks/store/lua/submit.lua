@@ -1,0 +1,38 @@
+-- Store a job, count it, put it in its user's line, tell the world: all or nothing.
+-- A repeat by nature: the caller made the job's id, so a record under it is its own earlier try.
+-- A: job, user, kind, quota, idem ('' none), fingerprint, status (to enter), deadline_ms, expires_ms
+--    ('' none; from now), blob ('' none), and `.name` = a field of the record for each of the others
+-- returns: word, jobs in flight, view…; word: new, replay, reused (the key came with another body), full
+local set = K('inflight', A.user)
+if redis.call('EXISTS', K('job', A.job)) == 1 then
+  return {'new', redis.call('SCARD', set), unpack(view(A.job))}
+end
+if A.idem ~= '' then
+  local known = redis.call('GET', K('idem', A.idem))
+  local print = known and redis.call('HGET', K('job', known), 'fingerprint')
+  if print and print ~= A.fingerprint then return {'reused', 0} end
+  if print then return {'replay', redis.call('SCARD', set), unpack(view(known))} end
+end
+if not quota_left(A.user, tonumber(A.quota)) then return {'full', redis.call('SCARD', set)} end
+
+local record = {'job_id', A.job, 'kind', A.kind, 'user', A.user, 'idem', A.idem, 'fingerprint', A.fingerprint,
+  'life', 1, 'run', 0, 'created', now, 'created_at', iso(now), 'deadline_ms', A.deadline_ms,
+  'deadline', A.deadline_ms ~= '' and now + A.deadline_ms or '',
+  'expires', A.expires_ms ~= '' and now + A.expires_ms or ''}
+for name, value in pairs(A) do
+  if string.sub(name, 1, 1) == '.' then
+    table.insert(record, string.sub(name, 2))
+    table.insert(record, value)
+  end
+end
+redis.call('HSET', K('job', A.job), 'status', A.status, unpack(record))
+if A.idem ~= '' then redis.call('SET', K('idem', A.idem), A.job) end
+if A.blob ~= '' then redis.call('SET', K('blob', A.job), A.blob) end
+redis.call('SADD', set, A.job)
+
+local job = load(A.job)
+job.status = nil
+for _, name in ipairs(indexes(job.scopes, '*', job.kind)) do redis.call('ZADD', name, now, job.id) end
+line_up(job, now)
+enter(job, A.status)
+return {'new', redis.call('SCARD', set), unpack(view(A.job))}

@@ -1,0 +1,29 @@
+-- Fail waiting jobs whose time is up, and prune what the end of others left in the indexes.
+-- A: failed (target), waiting (set of statuses), overdue_error (see `fail`), lease_ms, most
+-- returns: number of entries looked at
+local seen = 0
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', K('deadline'), '-inf', now, 'LIMIT', 0, A.most)) do
+  local job = load(id)
+  seen = seen + 1
+  if not job or job.finished_at ~= 'null' then
+    redis.call('ZREM', K('deadline'), id)
+  elseif among(A.waiting, job.status) then
+    if (watch_deadline(job) or math.huge) <= now then fail(job, A.failed, A.overdue_error, now) end
+  else
+    -- Its worker ends it; should that one die, the take-over finds the deadline passed.
+    redis.call('ZADD', K('deadline'), now + A.lease_ms, id)
+  end
+end
+for _, mark in ipairs(redis.call('ZRANGEBYSCORE', K('expiry'), '-inf', now, 'LIMIT', 0, A.most)) do
+  local id, kind, status, user = string.match(mark, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
+  seen = seen + 1
+  redis.call('ZREM', K('expiry'), mark)
+  forget_indexes(id, kind, status, user)
+end
+local workers = redis.call('HGETALL', K('workers'))
+for i = 1, #workers, 2 do
+  if tonumber(string.match(workers[i + 1], '^%d+')) < now - 3 * A.lease_ms then
+    redis.call('HDEL', K('workers'), workers[i])
+  end
+end
+return {seen}

@@ -1,0 +1,145 @@
+"""The values that go into the store and come out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from tasks.errors import Outcome
+from tasks.lifecycle import FINAL, Status
+
+
+@dataclass(frozen=True, slots=True)
+class NewJob:
+    """A job as it is submitted; `_s` are seconds, `input` is validated and JSON-able."""
+
+    kind: str
+    input: Any
+    user_id: str
+    max_attempts: int
+    timeout_s: float
+    on_unknown: Literal["retry", "park"] = "retry"
+    deadline_s: float | None = None
+    expires_s: float | None = None
+    memo: bool = False
+    metadata: dict[str, Any] = field(default_factory=dict)
+    callback_url: str | None = None
+    idempotency_key: str | None = None
+    fingerprint: str = ""
+    traceparent: str | None = None
+    blob: bytes | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as a reader sees it: `body` is the contract's JSON, ready to send."""
+
+    job_id: str
+    user_id: str
+    status: Status
+    seq: int
+    body: bytes
+
+    @property
+    def final(self) -> bool:
+        """Whether nobody but a person moves the job on."""
+        return self.status in FINAL
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """What became of a submission: the job, whether it was there before, the quota in use."""
+
+    job: JobView
+    replayed: bool
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEntry:
+    """One event of a job's log: `block` is `event: …\\ndata: …\\n\\n`, ready to send."""
+
+    seq: int
+    name: str
+    block: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FeedEntry:
+    """One event of a user's feed, with its opaque id."""
+
+    feed_id: str
+    name: str
+    block: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """A queue entry that this worker may run until its lease ends."""
+
+    entry: str
+
+    @property
+    def job_id(self) -> str:
+        """The job of the entry."""
+        return self.entry.partition(":")[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run of a job by a worker: what `start` answers. `run` is the fence of all its writes."""
+
+    job_id: str
+    run: int
+    attempt: int
+    max_attempts: int
+    kind: str
+    user_id: str
+    input: Any
+    options: dict[str, Any]
+    deadline_ms: float | None
+    created_ms: float
+    waited_ms: int
+    done: int
+    edited: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredStep:
+    """A step's result as it is kept: with the hash of the request or arguments that gave it."""
+
+    hash: str
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """A call may be sent now; `number` is the last part of its idempotency key."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a job is: `total` is None while unknown; `note` says it in words."""
+
+    done: int
+    total: int | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """How a call ended, for its ledger line; `value` is the step's result where there is one."""
+
+    call: str
+    step: str
+    hash: str
+    outcome: Outcome
+    status: int | None = None
+    input_tokens: int = 0
+    output_tokens: int = 0
+    request_id: str | None = None
+    message: str = ""
+    value: Any = None
+    progress: Progress | None = None

@@ -1,0 +1,277 @@
+"""What a worker asks of the store: claim, start, call, step, renew, requeue, conclude."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
+
+from tasks.errors import ErrorType, RunLost
+from tasks.keys import name
+from tasks.lifecycle import (
+    EXPIRE,
+    RELEASE,
+    START,
+    TAKE_OVER,
+    WAITING,
+    Reason,
+    Status,
+    Transition,
+)
+from tasks.store.base import StoreBase
+from tasks.store.fragments import dumps, error, error_template, loads, quoted, status_set
+from tasks.store.records import Begun, Claimed, Progress, Run, Settlement, StoredStep
+
+_OVERDUE: Final = error_template("timeout", "Its time was up before it could start.")
+_LOST: Final = error_template("lost", "Attempt %d was its last, and the worker died.")
+_PARKED: Final = error_template(
+    "unknown",
+    "The worker died during a call: nobody knows whether the model sold an answer. "
+    "on_unknown is park, so a person decides.",
+)
+_SWEEP: Final = 100
+
+
+class WorkerVerbs(StoreBase):
+    """The worker's half of the store. What a run writes is fenced: it raises RunLost when over."""
+
+    async def claim(
+        self, worker: str, kinds: Iterable[str], room: int, lease_s: float
+    ) -> tuple[list[Claimed], float | None]:
+        """Up to `room` due entries of `kinds`, each leased for `lease_s`, and the seconds until
+        the next entry is due (None: none is known)."""
+        wait, *entries = await self.scripts.call(
+            "claim",
+            worker=worker,
+            kinds="".join(f"{kind}," for kind in kinds),
+            room=room,
+            lease_ms=_ms(lease_s),
+        )
+        return [Claimed(entry.decode()) for entry in entries], float(wait) / 1000 if wait else None
+
+    async def start(self, claimed: Claimed, worker: str) -> Run | None:
+        """Begin a run of a claimed job; None where there is nothing to run (any more)."""
+        job_id, _, life = claimed.entry.partition(":")
+        word, *fields = await self.scripts.call(
+            "start",
+            job=job_id,
+            life=life,
+            worker=worker,
+            start_from=status_set(START.origins),
+            lost_from=status_set(TAKE_OVER.origins),
+            running=quoted(START.target),
+            retrying=quoted(Status.RETRYING),
+            failed=quoted(EXPIRE.target),
+            lost="lost",
+            overdue_error=_OVERDUE,
+            unknown_error=_PARKED,
+            lost_error=_LOST,
+        )
+        return _run(job_id, fields) if word == b"start" else None
+
+    async def steps(self, run: Run) -> dict[str, StoredStep]:
+        """The stored results of the job's steps, by name."""
+        stored = await self.ask(lambda: self.redis.hgetall(name("steps", run.job_id)))
+        return {step.decode(): _stored(kept) for step, kept in stored.items()}
+
+    async def begin(
+        self, run: Run, *, call: str, step: str, model: str, hash: str
+    ) -> Begun | StoredStep:
+        """Write the ledger line of a call; the stored result instead, where the step has one."""
+        word, value = await self.scripts.call(
+            "begin",
+            job=run.job_id,
+            run=run.run,
+            call=call,
+            step=step,
+            model=model,
+            attempt=run.attempt,
+            hash=hash,
+        )
+        _held(word)
+        return _stored(value) if word == b"stored" else Begun(int(value))
+
+    async def settle(self, run: Run, end: Settlement) -> None:
+        """Close a call's line and store its answer, also for a run that is over."""
+        (word,) = await self.scripts.call("settle", **settle_arguments(run, end))
+        _held(word)
+
+    async def store_step(
+        self, run: Run, step: str, hash: str, value: Any, progress: Progress | None = None
+    ) -> StoredStep:
+        """Store the result of a step without a call; answers the one that counts: the first."""
+        word, kept = await self.scripts.call(
+            "step",
+            job=run.job_id,
+            run=run.run,
+            step=step,
+            hash=hash,
+            value=dumps(value),
+            **_progress(progress),
+        )
+        _held(word)
+        return _stored(kept)
+
+    async def tell_progress(self, run: Run, progress: Progress, *, reused: int = 0) -> None:
+        """Publish how far the run is, and how many steps it took from the store since the last."""
+        _held(
+            *await self.scripts.call(
+                "progress", job=run.job_id, run=run.run, reused=reused, **_progress(progress)
+            )
+        )
+
+    async def tell_delta(self, run: Run, number: int, step: str, text: str) -> None:
+        """Publish a piece of streamed text, the run's `number`-th."""
+        data = dumps({"job_id": run.job_id, "step": step, "text": text})
+        _held(
+            *await self.scripts.call("delta", job=run.job_id, run=run.run, number=number, data=data)
+        )
+
+    async def requeue(
+        self,
+        run: Run,
+        transition: Transition,
+        *,
+        wait_s: float = 0,
+        reason: Reason | None = None,
+        problem: tuple[ErrorType, str, int | None] | None = None,
+        counted: bool = True,
+    ) -> None:
+        """Retry, defer or release: back in the queue for `wait_s`.
+
+        `problem` is the error's type, message and upstream status; an attempt that is not `counted`
+        is given back.
+        """
+        _held(
+            *await self.scripts.call_once(
+                "requeue",
+                job=run.job_id,
+                run=run.run,
+                **{"from": status_set(transition.origins)},
+                status=quoted(transition.target),
+                reason=reason or "",
+                wait_ms=_ms(wait_s),
+                retry_at="" if transition is RELEASE else 1,
+                attempts=0 if counted else -1,
+                waited_ms=_ms(wait_s) if reason == "rate_limited" else 0,
+                error=_error(run, problem),
+            )
+        )
+
+    async def conclude(
+        self,
+        run: Run,
+        transition: Transition,
+        *,
+        result: Mapping[str, Any] | None = None,
+        problem: tuple[ErrorType, str, int | None] | None = None,
+    ) -> None:
+        """Finish with a result, or fail with a problem (type, message, upstream status)."""
+        _held(
+            *await self.scripts.call_once(
+                "conclude",
+                job=run.job_id,
+                run=run.run,
+                **{"from": status_set(transition.origins)},
+                status=quoted(transition.target),
+                result=dumps(result),
+                error=_error(run, problem),
+            )
+        )
+
+    async def renew(
+        self, worker: str, runs: Iterable[Run], lease_s: float, about: Mapping[str, Any]
+    ) -> set[str]:
+        """Renew the leases of `runs` and say that the worker lives; answers the jobs it lost."""
+        lost = await self.scripts.call(
+            "renew",
+            worker=worker,
+            lease_ms=_ms(lease_s),
+            about=dumps(about),
+            runs="".join(f"{run.job_id}:{run.run} " for run in runs),
+        )
+        return {job_id.decode() for job_id in lost}
+
+    async def leave(self, worker: str) -> None:
+        """The worker is gone in good order: nobody counts it any more."""
+        await self.ask(lambda: self.redis.hdel(name("workers"), worker))
+
+    async def sweep(self, lease_s: float) -> int:
+        """Fail what is overdue and prune what has expired; answers how many entries it saw."""
+        (seen,) = await self.scripts.call(
+            "sweep",
+            failed=quoted(EXPIRE.target),
+            waiting=status_set(WAITING),
+            overdue_error=_OVERDUE,
+            lease_ms=_ms(lease_s),
+            most=_SWEEP,
+        )
+        return int(seen)
+
+
+def settle_arguments(run: Run, end: Settlement) -> dict[str, Any]:
+    """The arguments of a settlement: what the script takes, and what a spool keeps for later."""
+    return {
+        "job": run.job_id,
+        "run": run.run,
+        "call": end.call,
+        "outcome": end.outcome,
+        "status": end.status or "",
+        "input_tokens": end.input_tokens,
+        "output_tokens": end.output_tokens,
+        "request_id": end.request_id or "",
+        "message": end.message,
+        "step": end.step,
+        "hash": end.hash,
+        "value": "" if end.value is None else dumps(end.value),
+        **_progress(end.progress),
+    }
+
+
+def _held(word: bytes) -> None:
+    if word in (b"lost", b"gone"):
+        raise RunLost("The run is not the job's any more.")
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)
+
+
+def _error(run: Run, problem: tuple[ErrorType, str, int | None] | None) -> bytes:
+    if problem is None:
+        return b"null"
+    kind, message, upstream_status = problem
+    return dumps(error(kind, message, run.attempt, upstream_status))
+
+
+def _progress(progress: Progress | None) -> dict[str, Any]:
+    if progress is None:
+        return {"done": 0, "total": "null", "note": ""}
+    return {
+        "done": progress.done,
+        "total": dumps(progress.total),
+        "note": dumps(progress.note),
+    }
+
+
+def _stored(kept: bytes) -> StoredStep:
+    hash, _, value = kept.partition(b"\n")
+    return StoredStep(hash.decode(), loads(value))
+
+
+def _run(job_id: str, fields: list[bytes]) -> Run:
+    run, attempt, most, user, kind, deadline, created, waited, input, options, done, edited = fields
+    return Run(
+        job_id=job_id,
+        run=int(run),
+        attempt=int(attempt),
+        max_attempts=int(most),
+        kind=kind.decode(),
+        user_id=user.decode(),
+        input=loads(input),
+        options=loads(options),
+        deadline_ms=float(deadline) if deadline else None,
+        created_ms=float(created),
+        waited_ms=int(waited),
+        done=int(done),
+        edited=bool(edited),
+    )
