@@ -1,0 +1,307 @@
+"""The model client: one request, one outcome; nothing here asks twice."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import aclosing, suppress
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+import aiohttp
+import httpx
+from httpx_aiohttp import AiohttpTransport
+
+from tasks.draft import Answer
+from tasks.errors import (
+    CallFailed,
+    ErrorType,
+    NotSent,
+    OptionRefused,
+    OutcomeUnknown,
+    PermanentError,
+    SettingsError,
+    TransientError,
+)
+from tasks.model_url import address, proxy_for
+from tasks.refusals import refusal, shown
+from tasks.reply import Limits, Reply
+from tasks.settings import Settings
+
+__all__ = ["Answer", "ModelClient"]
+
+_ERROR_BODY = 16_384
+# How long a whole answer may wait for what should follow it: the usage, then the body's end.
+_LINGER_S = 2.0
+_LAST_S = 0.1
+_REQUEST_ID = ("x-request-id", "request-id", "apim-request-id")
+# The transport calls every broken connection a connect error, also one that broke after the
+# request was sent; only these causes mean that it never left.
+_NEVER_LEFT = (
+    aiohttp.ClientConnectorError,
+    aiohttp.ClientHttpProxyError,
+    aiohttp.ConnectionTimeoutError,
+    aiohttp.InvalidURL,
+)
+
+
+class ModelClient:
+    """One endpoint that speaks OpenAI's chat API, more or less. Safe for any number of calls."""
+
+    def __init__(self, settings: Settings, *, base_url: str) -> None:
+        """Prepare for `base_url` (AI_URL in any spelling, or the lab's); no I/O.
+
+        Raises SettingsError where the address, the key or the proxy cannot be used.
+        """
+        self._settings = settings
+        self._limits = Limits(settings.max_line, settings.max_event, settings.max_answer)
+        self._address = address(base_url)
+        self._proxy = proxy_for(self._address.chat, os.environ)
+        self._key = _key(settings)
+        self._secrets = _secrets(self._key, base_url, self._proxy)
+        self._refused = False
+        self._model: str | None = None
+        self._asking = asyncio.Lock()
+        self._http = self._client()
+
+    def _client(self) -> httpx.AsyncClient:
+        connect_s = self._settings.connect_timeout_s
+        headers = {"Accept-Encoding": "identity", "User-Agent": "slowcall"}
+        if self._key:
+            named = {"api-key": self._key} if self._address.azure else {}
+            headers |= named or {"Authorization": f"Bearer {self._key}"}
+        return httpx.AsyncClient(
+            # No number of connections (0: no limit) to wait for: lanes and the worker's
+            # concurrency are the limits. `pool` bounds the whole way to a connection, names too.
+            transport=AiohttpTransport(
+                limits=httpx.Limits(max_connections=0, keepalive_expiry=5),
+                proxy=httpx.Proxy(self._proxy) if self._proxy else None,
+            ),
+            headers=headers,
+            auth=None if self._key else self._address.login,
+            timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),
+            follow_redirects=False,
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._http.aclose()
+
+    async def default_model(self) -> str:
+        """AI_MODEL, else the first model that the endpoint lists; it is asked once.
+
+        Raises PermanentError, which names AI_MODEL, where it lists none, TransientError where it
+        cannot say at present.
+        """
+        if self._settings.ai_model:
+            return self._settings.ai_model
+        async with self._asking:
+            self._model = self._model or await self._first_model()
+            return self._model
+
+    async def _first_model(self) -> str:
+        try:
+            async with asyncio.timeout(self._settings.idle_timeout_s):
+                response = await self._http.get(self._address.models)
+            found = _first_id(response)
+        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            reason = self._broken(error)
+            message = shown(f"Without AI_MODEL the models are asked for: {reason}", self._secrets)
+            raise TransientError(message) from error
+        if found:
+            return found
+        status = response.status_code
+        message = f"Set AI_MODEL: the endpoint lists no models ({status} at {response.url.path})."
+        passing = status in (408, 425, 429) or status >= 500
+        raise (TransientError if passing else PermanentError)(message, upstream_status=status)
+
+    async def chat(
+        self,
+        body: Mapping[str, Any],
+        *,
+        idempotency_key: str,
+        timeout_s: float,
+        on_text: Callable[[str], None] | None = None,
+        on_open: Callable[[], None] | None = None,
+    ) -> Answer:
+        """Send `body`, a chat completion's, once, and answer what came of it.
+
+        It is streamed unless `body` says `"stream": false`: `on_open` is called at the first byte
+        of the answer, `on_text` with each piece of text. `timeout_s` bounds the whole call.
+        Raises CallFailed; a cancelled call closes its connection at once.
+        """
+        sent = self._asked(body)
+        reply = Reply(self._limits, on_text=on_text)
+        request = self._http.build_request(
+            "POST",
+            self._address.chat,
+            content=json.dumps(sent).encode(),
+            headers={
+                "Content-Type": "application/json",
+                "Accept": "text/event-stream, application/json",
+                "Idempotency-Key": quote(idempotency_key, safe=":"),
+            },
+        )
+        try:
+            await self._exchange(request, reply, timeout_s, on_open or _nothing)
+            return reply.answer()
+        except CallFailed as failure:
+            if isinstance(failure, OptionRefused):
+                self._refused = True
+            failure.args = (shown(str(failure), self._secrets),)
+            reply.book(failure)
+            raise
+
+    def _asked(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """`body` as it is sent: streamed with the usage at its end, where the endpoint can."""
+        sent = {name: value for name, value in body.items() if name != "stream_options"}
+        if sent.get("stream") is None:
+            sent["stream"] = True
+        if sent["stream"] and not self._refused:
+            sent["stream_options"] = body.get("stream_options") or {"include_usage": True}
+        return sent
+
+    async def _exchange(
+        self, request: httpx.Request, reply: Reply, timeout_s: float, on_open: Callable[[], None]
+    ) -> None:
+        """Send `request` and read all of `reply`, within every limit of time."""
+        first_s = min(self._settings.first_byte_s or timeout_s, timeout_s)
+        total = asyncio.timeout(timeout_s)
+        try:
+            async with total, asyncio.timeout(first_s) as quiet:
+                response = await self._http.send(request, stream=True)
+                async with aclosing(response):
+                    reply.request_id = _first_header(response, _REQUEST_ID)
+                    reply.lab = response.headers.get("x-slowcall-lab") == "1"
+                    if not response.is_success:
+                        quiet.reschedule(None)
+                        raise await self._refusal(response)
+                    await self._read(response, reply, quiet, on_open)
+        except TimeoutError:
+            if not reply.finished:
+                limit = f"{timeout_s:g} s in all" if total.expired() else "its limit for a byte"
+                message = f"The model took longer than {limit}."
+                raise OutcomeUnknown(message, type="timeout") from None
+        except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
+            if not reply.finished:
+                raise self._broken(error) from error
+
+    async def _read(
+        self,
+        response: httpx.Response,
+        reply: Reply,
+        quiet: asyncio.Timeout,
+        on_open: Callable[[], None],
+    ) -> None:
+        """Read the body; only what belongs to the answer puts the idle limit off."""
+        now = asyncio.get_running_loop().time
+        idle_s = self._settings.idle_timeout_s
+        quiet.reschedule(now() + idle_s)
+        async for chunk in response.aiter_bytes():
+            if reply.feed(chunk):
+                on_open()
+                on_open = _nothing
+                wait_s = _LAST_S if reply.ended else _LINGER_S if reply.finished else idle_s
+                quiet.reschedule(now() + wait_s)
+
+    async def _refusal(self, response: httpx.Response) -> CallFailed:
+        body = bytearray()
+        # The status stands, whatever becomes of the body that explains it.
+        with suppress(TimeoutError, httpx.HTTPError, aiohttp.ClientError, OSError):
+            async with asyncio.timeout(self._settings.idle_timeout_s):
+                async for chunk in response.aiter_bytes():
+                    body += chunk[:_ERROR_BODY]
+                    if len(body) >= _ERROR_BODY:
+                        break
+        return refusal(
+            response.status_code,
+            bytes(body),
+            response.headers.multi_items(),
+            now=time.time(),
+            address=self._address.shown,
+            added="stream_options" if not self._refused else None,
+        )
+
+    def _broken(self, error: Exception) -> CallFailed:
+        """What a broken connection means: judged by the cause, see `_NEVER_LEFT`."""
+        causes = list(_causes(error))
+        if not any(isinstance(cause, _NEVER_LEFT) for cause in causes):
+            broke = type(causes[-1]).__name__
+            return OutcomeUnknown(f"The connection broke before the answer was whole ({broke}).")
+        where = f"Cannot reach {_origin(self._address.chat)}"
+        if self._proxy:
+            where += f" through the proxy {_origin(self._proxy)}"
+        reason, error_type = _why_unreachable(causes)
+        return NotSent(f"{where}: {reason}.", type=error_type)
+
+
+def _nothing() -> None:
+    """Nobody wants to be told."""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    """`error`, what caused it, what caused that …"""
+    while error:
+        yield error
+        error = error.__cause__
+
+
+def _why_unreachable(causes: list[BaseException]) -> tuple[str, ErrorType]:
+    """Why no connection was made, in words, and whether trying again may help."""
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its TLS certificate is not valid: {cause.verify_message}", "permanent"
+        if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
+            return "no TLS is spoken there, is it http://?", "permanent"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS failed: {cause.reason}", "transient"
+        if isinstance(cause, socket.gaierror):
+            return "its name has no address", "transient"
+        if isinstance(cause, TimeoutError):
+            return "no connection in time", "transient"
+    return str(causes[-1]), "transient"
+
+
+def _origin(url: str) -> str:
+    """Scheme, host and port alone: what a message may show of any URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def _key(settings: Settings) -> str | None:
+    key = settings.ai_key.get_secret_value().strip() if settings.ai_key else ""
+    if not re.fullmatch(r"[\x21-\x7e]*", key):
+        raise SettingsError("AI_KEY: only visible ASCII characters can be sent")
+    return key or None
+
+
+def _secrets(key: str | None, *urls: str | None) -> tuple[str, ...]:
+    """What no message may hold: the key, and the logins and queries of `urls`."""
+    found = {key or ""}
+    for url in urls:
+        parts = urlsplit(url or "")
+        found |= {parts.password or "", unquote(parts.password or "")}
+        found |= {value for _, value in parse_qsl(parts.query) if len(value) >= 16}
+    return tuple(sorted((secret for secret in found if len(secret) >= 4), key=len, reverse=True))
+
+
+def _first_header(response: httpx.Response, names: tuple[str, ...]) -> str | None:
+    return next((response.headers[name] for name in names if name in response.headers), None)
+
+
+def _first_id(response: httpx.Response) -> str | None:
+    try:
+        value = response.json()
+    except (ValueError, RecursionError):
+        return None
+    models = value.get("data") if isinstance(value, dict) else value
+    for model in models if isinstance(models, list) else ():
+        if isinstance(model, dict) and isinstance(model.get("id"), str):
+            return str(model["id"])
+    return None
