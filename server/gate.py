@@ -1,0 +1,139 @@
+"""What every request passes before its route: the right host, the same site, a known caller."""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Collection
+from http.cookies import CookieError, SimpleCookie
+from typing import Final
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders, QueryParams
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from server.auth import Caller, Guest, Keyring, session_user
+from server.problems import refusal
+from tasks.errors import Forbidden, Refusal, Unauthorized
+from tasks.settings import is_loopback
+
+COOKIE: Final = "slowcall_session"
+_OPEN: Final = re.compile(r"/|/static/.*|/openapi\.json|/healthz|/readyz|/session")
+_SHARED: Final = re.compile(r"/jobs/(?!stream$)[^/]+(/stream)?")
+_SECURITY: Final = {
+    "content-security-policy": (
+        "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+        "img-src 'self' data:; form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
+    ),
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+
+
+class SecurityHeaders:
+    """Middleware: the headers that keep a browser from harm, on every answer, errors too."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def with_headers(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in _SECURITY.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        await self._app(scope, receive, with_headers)
+
+
+class Gate:
+    """Middleware: refuses what comes from the wrong place, and puts the caller into the scope."""
+
+    def __init__(self, app: ASGIApp, *, keyring: Keyring, origins: Collection[str]) -> None:
+        self._app, self._keyring, self._origins = app, keyring, origins
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = Headers(scope=scope)
+        try:
+            if not self._keyring:
+                check_host(headers.get("host", ""))
+            check_site(scope["method"], headers, self._origins)
+            scope["user"] = self._caller(scope, headers)
+        except Refusal as error:
+            await refusal(error, scope.get("root_path", ""))(scope, receive, send)
+            return
+        await self._app(scope, receive, send)
+
+    def _caller(self, scope: Scope, headers: Headers) -> Caller:
+        """The caller: by key, by signed link, by session. Raises Unauthorized."""
+        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        scheme, _, key = headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer" and self._keyring:
+            return Caller.named(self._keyring.user_of(key.strip()))
+        share = QueryParams(scope["query_string"]).get("share")
+        if share and scope["method"] in ("GET", "HEAD") and _SHARED.fullmatch(path):
+            return Guest(token=share, keyring=self._keyring)
+        if not self._keyring or _OPEN.fullmatch(path):
+            return Caller()
+        if session := cookie(headers, COOKIE):
+            return Caller.named(session_user(self._keyring, session))
+        raise Unauthorized("Send a key of SLOWCALL_API_KEYS as `Authorization: Bearer`.")
+
+
+def check_host(host: str) -> None:
+    """Without keys only loopback is served: another name for it is a page that was rebound to us
+    by its DNS. Raises Forbidden."""
+    if not is_loopback(urlsplit(f"//{host}").hostname or ""):
+        raise Forbidden(
+            "Without SLOWCALL_API_KEYS this server answers at localhost only; set keys to serve "
+            "other hosts."
+        )
+
+
+def check_site(method: str, headers: Headers, origins: Collection[str]) -> None:
+    """Another site's page may link here, and do nothing else. Raises Forbidden."""
+    origin = headers.get("origin")
+    if origin is None:
+        site = headers.get("sec-fetch-site", "none")
+        link = method in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
+        same = site in ("same-origin", "none") or link
+    else:
+        same = origin in origins or urlsplit(origin).netloc == headers.get("host", "").lower()
+    if not same:
+        raise Forbidden(
+            "This comes from another site; SLOWCALL_CORS_ORIGINS names those that may call."
+        )
+
+
+def cookie(headers: Headers, name: str) -> str | None:
+    """The value of a cookie, if it was sent."""
+    try:
+        morsel = SimpleCookie(headers.get("cookie", "")).get(name)
+    except CookieError:
+        return None
+    return morsel.value if morsel else None
+
+
+class HideTokens(logging.Filter):
+    """A log filter: signed links are not written into the access log."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Blank the token in the record's arguments; the record itself is always kept."""
+        if isinstance(record.args, tuple):
+            record.args = tuple(
+                re.sub(r"([?&]share=)[^&]+", r"\1…", arg) if isinstance(arg, str) else arg
+                for arg in record.args
+            )
+        return True

@@ -1,0 +1,281 @@
+"""One pub/sub connection per process, fanned out to every stream and every wait.
+
+A listener registers a `Watch` before its first await. The hub subscribes the channel, and once
+Redis has acknowledged it, tells the watch to read its log: whatever was published before is in the
+log, whatever comes after arrives here. After a lost connection the same happens again, so a
+listener needs one rule only: "told to read, read; else take what came".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter, deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import cycle
+from typing import Any, Final
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import RedisError
+
+from tasks.lifecycle import FINAL
+
+log = logging.getLogger("slowcall.hub")
+
+MAILBOX: Final = 512
+"""Messages that may wait for one slow listener; beyond that it reads them from the log."""
+HEARTBEAT_S: Final = 5.0
+"""How often the connection is asked for a sign of life; two unanswered ones end it."""
+DIAL_S: Final = 5.0
+PAUSE_S: Final = (0.05, 1.0)
+"""The first and the longest pause before a lost connection is dialled again."""
+_PING_SLOTS: Final = 16
+_FINAL_BLOCKS: Final = tuple(f"event: {status}\n".encode() for status in FINAL)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One published event, made once for all its listeners; `frame` is ready to send."""
+
+    mark: str
+    frame: bytes
+    final: bool
+
+    @classmethod
+    def read(cls, payload: bytes) -> Message:
+        """The message of `b"<mark>\\n" + block`."""
+        mark, _, block = payload.partition(b"\n")
+        frame = b"id: " + mark + b"\n" + block
+        return cls(mark.decode("ascii", "replace"), frame, block.startswith(_FINAL_BLOCKS))
+
+
+class Watch:
+    """One listener's mailbox: messages, and what it is asked to do besides."""
+
+    __slots__ = ("_messages", "_reread", "_pinged", "_wake", "closed")
+
+    def __init__(self) -> None:
+        self._messages: deque[Message] = deque()
+        self._reread = False
+        self._pinged = False
+        self._wake = asyncio.Event()
+        self.closed = False
+
+    async def wait(self) -> None:
+        """Wait until something is there."""
+        await self._wake.wait()
+
+    def take(self) -> tuple[list[Message], bool, bool]:
+        """Everything that is there: messages in order, "read your log", "say you are alive"."""
+        self._wake.clear()
+        taken = list(self._messages), self._reread, self._pinged
+        self._messages.clear()
+        self._reread = self._pinged = False
+        return taken
+
+    def post(self, message: Message) -> None:
+        """Put a message in; a full mailbox is emptied and its owner sent to the log."""
+        if len(self._messages) >= MAILBOX:
+            self._messages.clear()
+            self._reread = True
+        self._messages.append(message)
+        self._wake.set()
+
+    def reread(self) -> None:
+        """Ask the listener to read its log from where it is."""
+        self._reread = True
+        self._wake.set()
+
+    def ping(self) -> None:
+        """Ask the listener to say that it is alive, and to look whether it missed anything."""
+        self._pinged = True
+        self._wake.set()
+
+    def close(self) -> None:
+        """Ask the listener to end."""
+        self.closed = True
+        self._wake.set()
+
+
+class _Topic:
+    """A channel and those who listen to it; `live` once Redis has acknowledged it."""
+
+    __slots__ = ("watches", "live")
+
+    def __init__(self) -> None:
+        self.watches: set[Watch] = set()
+        self.live = False
+
+
+class Hub:
+    """The process's one subscription; run it with `async with`."""
+
+    def __init__(self, redis: Redis, *, ping_s: float) -> None:
+        self._redis = redis
+        self._ping_s = ping_s
+        self._topics: dict[bytes, _Topic] = {}
+        self._unacknowledged: Counter[bytes] = Counter()
+        self._outbox: list[tuple[str, bytes]] = []
+        self._outgoing = asyncio.Event()
+        self._heard = 0.0
+        self._slots: list[set[Watch]] = [set() for _ in range(_PING_SLOTS)]
+        self._next_slot = cycle(self._slots)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._ended = False
+
+    async def __aenter__(self) -> Hub:
+        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._ping())]
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.end()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    @property
+    def listeners(self) -> int:
+        """How many watches there are."""
+        return sum(len(slot) for slot in self._slots)
+
+    @contextmanager
+    def watch(self, channel: str) -> Iterator[Watch]:
+        """Listen to a channel; after the hub's end the watch is closed from the start."""
+        watch, slot = Watch(), next(self._next_slot)
+        name = channel.encode()
+        slot.add(watch)
+        self._join(name, watch)
+        try:
+            yield watch
+        finally:
+            slot.discard(watch)
+            self._leave(name, watch)
+
+    def end(self) -> None:
+        """Close every watch, present and future: the process is about to leave."""
+        self._ended = True
+        for watch in [watch for slot in self._slots for watch in slot]:
+            watch.close()
+
+    def _join(self, channel: bytes, watch: Watch) -> None:
+        topic = self._topics.get(channel)
+        if topic is None:
+            topic = self._topics[channel] = _Topic()
+            self._command("SUBSCRIBE", channel)
+        topic.watches.add(watch)
+        if topic.live:
+            watch.reread()
+        if self._ended:
+            watch.close()
+
+    def _leave(self, channel: bytes, watch: Watch) -> None:
+        topic = self._topics[channel]
+        topic.watches.discard(watch)
+        if not topic.watches:
+            del self._topics[channel]
+            self._command("UNSUBSCRIBE", channel)
+
+    def _command(self, verb: str, channel: bytes) -> None:
+        if verb == "SUBSCRIBE":
+            self._unacknowledged[channel] += 1
+        self._outbox.append((verb, channel))
+        self._outgoing.set()
+
+    async def _keep(self) -> None:
+        """Keep a connection for ever: dial, serve until it is lost, pause, dial again."""
+        pause_s, longest_s = PAUSE_S
+        while True:
+            self._heard = 0.0
+            try:
+                await self._serve()
+            except* Exception as lost:
+                if self._heard or pause_s == PAUSE_S[0]:
+                    log.warning("no subscription: %r", lost.exceptions[0])
+            pause_s = PAUSE_S[0] if self._heard else min(2 * pause_s, longest_s)
+            await asyncio.sleep(pause_s)
+
+    async def _serve(self) -> None:
+        connection = self._dial()
+        try:
+            async with asyncio.timeout(DIAL_S):
+                await connection.connect()  # type: ignore[no-untyped-call]
+            self._resubscribe()
+            async with asyncio.TaskGroup() as group:
+                group.create_task(self._write(connection))
+                group.create_task(self._read(connection))
+        finally:
+            with suppress(RedisError, OSError):
+                await connection.disconnect(nowait=True)
+
+    def _dial(self) -> AbstractConnection:
+        """A connection of the hub's own: never one of the pool's, which requests need."""
+        pool = self._redis.connection_pool
+        own: dict[str, Any] = {
+            "socket_timeout": None,
+            "retry": None,
+            "retry_on_error": [],
+            "health_check_interval": 0,
+            "protocol": 2,
+        }
+        return pool.connection_class(**{**pool.connection_kwargs, **own})
+
+    def _resubscribe(self) -> None:
+        self._heard = asyncio.get_running_loop().time()
+        self._outbox.clear()
+        self._unacknowledged.clear()
+        for channel, topic in self._topics.items():
+            topic.live = False
+            self._command("SUBSCRIBE", channel)
+
+    async def _write(self, connection: AbstractConnection) -> None:
+        """Send what is due; when nothing is, ask for a sign of life. Raises on a dead link."""
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                async with asyncio.timeout(HEARTBEAT_S):
+                    await self._outgoing.wait()
+            except TimeoutError:
+                if loop.time() - self._heard > 2 * HEARTBEAT_S:
+                    raise TimeoutError("no sign of life") from None
+                self._outbox.append(("PING", b""))
+            commands, self._outbox = self._outbox, []
+            self._outgoing.clear()
+            await connection.send_packed_command(connection.pack_commands(commands))
+
+    async def _read(self, connection: AbstractConnection) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            reply = await connection.read_response(disconnect_on_error=False)
+            self._heard = loop.time()
+            if isinstance(reply, list) and len(reply) == 3:
+                self._receive(*reply)
+
+    def _receive(self, what: bytes, channel: bytes, data: Any) -> None:
+        topic = self._topics.get(channel)
+        if what == b"message" and topic:
+            message = Message.read(data)
+            for watch in topic.watches:
+                watch.post(message)
+        elif what == b"subscribe":
+            self._acknowledge(channel, topic)
+
+    def _acknowledge(self, channel: bytes, topic: _Topic | None) -> None:
+        """A channel left and joined again at once is live at its last acknowledgement only."""
+        self._unacknowledged[channel] -= 1
+        if self._unacknowledged[channel] > 0:
+            return
+        del self._unacknowledged[channel]
+        if topic:
+            topic.live = True
+            for watch in topic.watches:
+                watch.reread()
+
+    async def _ping(self) -> None:
+        """The shared pinger: every watch once in a ping's time, in turns so that load is even."""
+        for slot in cycle(self._slots):
+            await asyncio.sleep(0.95 * self._ping_s / _PING_SLOTS)
+            for watch in slot:
+                watch.ping()

@@ -1,0 +1,271 @@
+"""The jobs: submit, read, list, cancel, retry, discard, share, and the ledger of each."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+
+from server.auth import SHARE_S, share_token
+from server.bodies import fingerprint, media_type_of, parse, read_body, read_json
+from server.parts import Parts, caller_of, job_of, parts_of
+from server.problems import refusal
+from server.schemas import (
+    ListQuery,
+    Revival,
+    Submission,
+    idempotency_key,
+    preferred_wait_s,
+    traceparent,
+)
+from server.uploads import read_upload
+from tasks import keys
+from tasks.errors import (
+    Fault,
+    InvalidInput,
+    QuotaExceeded,
+    SlowcallError,
+    StoreUnavailable,
+    WrongType,
+)
+from tasks.kinds import Kind
+from tasks.store import JobView, NewJob
+
+POLL_S: Final = 2
+"""When to ask again for a job of which nobody knows how long it takes."""
+LONGEST_POLL_S: Final = 60
+
+
+async def submit(request: Request) -> Response:
+    """`POST /jobs`: the job, stored and sure to run, or the one that came with this key before."""
+    parts = parts_of(request.scope)
+    quota = parts.settings.quota
+    try:
+        return await _submit(request, parts)
+    except SlowcallError as error:
+        response = refusal(error, request.scope.get("root_path", ""))
+        full = quota if isinstance(error, QuotaExceeded) else None
+        response.headers.update(rate_limit(quota, full))
+        return response
+
+
+async def _submit(request: Request, parts: Parts) -> Response:
+    new = await _new_job(request, parts)
+    submitted = await parts.store.submit(new, quota=parts.settings.quota)
+    job, headers = await _preferred(request, parts, submitted.job)
+    headers |= rate_limit(parts.settings.quota, submitted.in_flight)
+    headers["Location"] = f"{request.scope.get('root_path', '')}/jobs/{job.job_id}"
+    if submitted.replayed:
+        headers["Idempotent-Replayed"] = "true"
+    return job_response(job, 200 if job.final else 202, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A submission as it was sent, whatever its content type."""
+
+    submission: Submission
+    fingerprint: str
+    blob: bytes | None
+
+
+async def _asked(request: Request, limit: int) -> _Asked:
+    if media_type_of(request) == "multipart/form-data":
+        upload = await read_upload(request, limit)
+        return _Asked(Submission.read(upload.document), upload.fingerprint, upload.blob)
+    document = await read_json(request, limit)
+    return _Asked(Submission.read(document), fingerprint(document), None)
+
+
+async def _new_job(request: Request, parts: Parts) -> NewJob:
+    """The job that is asked for, everything about it checked. Raises the refusals of section 2."""
+    settings = parts.settings
+    key = idempotency_key(request.headers)
+    asked = await _asked(request, settings.max_body)
+    body = asked.submission
+    user_id = caller_of(request.scope).owner(body.user_id)
+    _kind(parts, body.kind).parse(body.input)
+    return NewJob(
+        kind=body.kind,
+        input=body.input,
+        user_id=user_id,
+        max_attempts=body.max_attempts or settings.max_attempts,
+        timeout_s=body.timeout_s or settings.timeout_s,
+        on_unknown=body.on_unknown or settings.on_unknown,
+        deadline_s=body.deadline_s,
+        expires_s=body.expires_s,
+        memo=body.memo,
+        metadata=body.metadata,
+        callback_url=body.callback_url,
+        idempotency_key=key,
+        fingerprint=asked.fingerprint,
+        traceparent=traceparent(request.headers),
+        blob=asked.blob,
+    )
+
+
+def _kind(parts: Parts, name: str) -> Kind:
+    if name not in parts.kinds:
+        known = ", ".join(sorted(parts.kinds))
+        fault: Fault = {"pointer": "/kind", "message": f"one of {known}"}
+        raise InvalidInput(f"There is no kind {name[:100]!r}; there is {known}.", [fault])
+    return parts.kinds[name]
+
+
+def rate_limit(quota: int, in_flight: int | None) -> dict[str, str]:
+    """The RateLimit fields of the quota; what is left only where it is known how much is used."""
+    if quota == 0:
+        return {}
+    headers = {"RateLimit-Policy": f'"inflight";q={quota};qu="concurrent-requests"'}
+    if in_flight is not None:
+        headers["RateLimit"] = f'"inflight";r={max(0, quota - in_flight)}'
+    return headers
+
+
+async def read(request: Request) -> Response:
+    """`GET /jobs/{job_id}`, at once or, if preferred, when it is final."""
+    job, headers = await _preferred(request, parts_of(request.scope), await job_of(request))
+    if not job.final:
+        headers["Retry-After"] = str(retry_after_s(job))
+    return job_response(job, 200, headers)
+
+
+async def _preferred(
+    request: Request, parts: Parts, job: JobView
+) -> tuple[JobView, dict[str, str]]:
+    """The job when it is final, or as it stands after `Prefer: wait=N`."""
+    wait_s = preferred_wait_s(request.headers)
+    if wait_s is None:
+        return job, {}
+    with suppress(StoreUnavailable):  # what is known already is an answer, too
+        job = await final_job(parts, job, wait_s)
+    return job, {"Preference-Applied": f"wait={wait_s}"}
+
+
+async def final_job(parts: Parts, job: JobView, wait_s: float) -> JobView:
+    """The job as soon as it is final, else as it stands after `wait_s`; Redis is not polled."""
+    if job.final:
+        return job
+    with parts.hub.watch(keys.name("job_channel", job.job_id)) as watch, suppress(TimeoutError):
+        async with asyncio.timeout(wait_s):
+            while not job.final:
+                await watch.wait()
+                if watch.closed:
+                    break
+                messages, reread, pinged = watch.take()
+                if reread or pinged or any(message.final for message in messages):
+                    job = await parts.store.read(job.job_id)
+            return job
+    return await parts.store.read(job.job_id)
+
+
+def retry_after_s(view: JobView) -> int:
+    """When it pays to ask again: by the job's own estimate or the time of its next attempt."""
+    job = orjson.loads(view.body)
+    seconds = job["eta_s"] or POLL_S
+    if job["retry_at"]:
+        seconds = (datetime.fromisoformat(job["retry_at"]) - datetime.now(UTC)).total_seconds()
+    return max(1, min(LONGEST_POLL_S, round(seconds)))
+
+
+def job_response(job: JobView, status: int, headers: dict[str, str] | None = None) -> Response:
+    """A job as it is stored: its bytes are ready to send."""
+    return Response(job.body, status, headers, "application/json")
+
+
+async def list_jobs(request: Request) -> Response:
+    """`GET /jobs`: a page of the caller's jobs, newest first."""
+    query = ListQuery.read(request.query_params)
+    views, next_cursor = await parts_of(request.scope).store.list_jobs(
+        user_id=caller_of(request.scope).scope(query.user_id),
+        status=query.status,
+        kind=query.kind,
+        limit=query.limit,
+        cursor=query.cursor,
+    )
+    jobs = b",".join(view.body for view in views)
+    body = b'{"jobs":[%b],"next_cursor":%b}' % (jobs, orjson.dumps(next_cursor))
+    return Response(body, media_type="application/json")
+
+
+async def ledger(request: Request) -> Response:
+    """`GET /jobs/{job_id}/ledger`: each call of the job and how it ended."""
+    job = await job_of(request)
+    return json_response(await parts_of(request.scope).store.ledger(job.job_id))
+
+
+async def cancel(request: Request) -> Response:
+    """`POST /jobs/{job_id}/cancel`."""
+    job = await job_of(request)
+    return job_response(await parts_of(request.scope).store.cancel(job.job_id), 200)
+
+
+async def retry(request: Request) -> Response:
+    """`POST /jobs/{job_id}/retry`: a new life, or with `dry_run` what it would reuse and buy."""
+    parts, job = parts_of(request.scope), await job_of(request)
+    changes = await _changes(request, parts.settings.max_body)
+    if changes.input is not None:
+        _kind(parts, orjson.loads(job.body)["kind"]).parse(changes.input)
+    if request.query_params.get("dry_run") == "true":
+        return json_response(await _price(parts, job))
+    revived = await parts.store.revive(job.job_id, quota=parts.settings.quota, input=changes.input)
+    return job_response(revived, 202)
+
+
+async def _changes(request: Request, limit: int) -> Revival:
+    body = await read_body(request, limit)
+    if not body.strip():
+        return Revival()
+    if media_type_of(request) != "application/json":
+        raise WrongType("Send the changes as `Content-Type: application/json`, or no body.")
+    return Revival.read(parse(body))
+
+
+async def _price(parts: Parts, job: JobView) -> dict[str, Any]:
+    """What a retry keeps, by the ledger; what it may buy, where the job knew how much it is."""
+    lines = await parts.store.ledger(job.job_id)
+    kept = len({line["step"] for line in lines if line["outcome"] == "paid"})
+    progress = orjson.loads(job.body)["progress"]
+    left = None if progress["total"] is None else max(0, progress["total"] - progress["done"])
+    return {"job_id": job.job_id, "steps_kept": kept, "calls_at_most": left}
+
+
+async def delete(request: Request) -> Response:
+    """`DELETE /jobs/{job_id}`: nothing of it is left."""
+    job = await job_of(request)
+    await parts_of(request.scope).store.delete(job.job_id)
+    return Response(status_code=204)
+
+
+async def share(request: Request) -> Response:
+    """`POST /jobs/{job_id}/share`: addresses by which anybody may read this one job for a while."""
+    job = await job_of(request)
+    expires_at = int(time.time()) + SHARE_S
+    token = share_token(parts_of(request.scope).keyring, job, expires_at)
+    path = f"/jobs/{job.job_id}"
+    return json_response(
+        {
+            "url": f"/?job={job.job_id}&share={token}",
+            "job": f"{path}?share={token}",
+            "stream": f"{path}/stream?share={token}",
+            "expires_at": iso(expires_at),
+        }
+    )
+
+
+def json_response(value: Any, status: int = 200) -> Response:
+    """A value as JSON."""
+    return Response(orjson.dumps(value), status, media_type="application/json")
+
+
+def iso(seconds: float) -> str:
+    """A Unix time as the contract writes times."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

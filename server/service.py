@@ -1,0 +1,109 @@
+"""Everything but the jobs: health, figures, kinds, the page and its session."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
+from starlette.requests import Request
+from starlette.responses import FileResponse, Response
+
+from server.auth import SESSION_S, session_token
+from server.bodies import read_json
+from server.gate import COOKIE
+from server.parts import parts_of
+from server.problems import problem
+from server.routes import iso, json_response
+from tasks.errors import Unauthorized
+
+STATIC: Final = Path(__file__).parent.parent / "static"
+NO_WORKER: Final = "No worker is alive: start one with `slowcall worker`. Jobs wait meanwhile."
+
+
+async def page(request: Request) -> Response:
+    """`GET /`: the page; a browser asks every time whether it is still the same."""
+    return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
+
+
+async def alive(request: Request) -> Response:
+    """`GET /healthz`: the process answers."""
+    return json_response({"status": "alive"})
+
+
+async def ready(request: Request) -> Response:
+    """`GET /readyz`: jobs are taken and run. Raises StoreUnavailable."""
+    store = parts_of(request.scope).store
+    await store.ping()
+    workers = await store.live_workers()
+    if not workers:
+        return problem(503, NO_WORKER, title="No worker is alive", headers={"Retry-After": "2"})
+    return json_response({"status": "ready", "live_workers": workers})
+
+
+async def kinds(request: Request) -> Response:
+    """`GET /kinds`: what a job can do, and the schema of its input."""
+    known = parts_of(request.scope).kinds.values()
+    return json_response(
+        {
+            "kinds": [
+                {
+                    "name": kind.name,
+                    "description": kind.description,
+                    "input_schema": kind.input_model.model_json_schema(),
+                }
+                for kind in known
+            ]
+        }
+    )
+
+
+async def stats(request: Request) -> Response:
+    """`GET /stats`: the queue, the workers, the lanes."""
+    return json_response(await parts_of(request.scope).store.stats())
+
+
+async def metrics(request: Request) -> Response:
+    """`GET /metrics`: the figures of `/stats` and of this process as Prometheus text."""
+    parts = parts_of(request.scope)
+    figures = {**await parts.store.stats(), "streams": parts.seats.taken}
+    registry = CollectorRegistry()
+    for name, value in figures.items():
+        if isinstance(value, (int, float)):
+            Gauge(f"slowcall_{name}", f"{name} as GET /stats has it", registry=registry).set(value)
+    return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+async def open_session(request: Request) -> Response:
+    """`POST /session`: the page's cookie, for a key in the body. Raises Unauthorized."""
+    parts = parts_of(request.scope)
+    if not parts.keyring:
+        return json_response({"user_id": None, "expires_at": None})
+    key = (await read_json(request, limit=4096)).get("key")
+    if not isinstance(key, str):
+        raise Unauthorized('Send {"key": "…"}.')
+    user_id = parts.keyring.user_of(key)
+    expires_at = int(time.time()) + SESSION_S
+    response = json_response({"user_id": user_id, "expires_at": iso(expires_at)})
+    _set_cookie(request, response, session_token(parts.keyring, user_id, expires_at), SESSION_S)
+    return response
+
+
+async def close_session(request: Request) -> Response:
+    """`DELETE /session`: the cookie is gone."""
+    response = Response(status_code=204)
+    _set_cookie(request, response, "", 0)
+    return response
+
+
+def _set_cookie(request: Request, response: Response, value: str, max_age_s: int) -> None:
+    response.set_cookie(
+        COOKIE,
+        value,
+        max_age=max_age_s,
+        path=request.scope.get("root_path") or "/",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="strict",
+    )
