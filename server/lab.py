@@ -26,9 +26,9 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from server.lab_answers import LabAnswer, answer, texts
 from server.lab_faults import Fault, Faults
 from server.lab_meter import Meter, Sale
+from server.lab_wire import MODEL, chunk, completion, encode, event, usage
 from tasks.settings import Settings
 
-MODEL: Final = "lab"
 HEADERS: Final = {"x-slowcall-lab": "1"}
 SHOWN: Final = 80
 """Characters of the prompt that the books keep."""
@@ -236,51 +236,6 @@ async def deliver_whole(
     if fault.error_after is None:
         sale.state = "answered"
     await client.write(encode(document), more=False)
-
-
-def completion(sale: Sale) -> dict[str, Any]:
-    """The answer as OpenAI's `chat.completion`."""
-    message = {"role": "assistant", "content": sale.answer.text}
-    choice = {"index": 0, "message": message, "finish_reason": sale.answer.finish_reason}
-    return head(sale, "chat.completion") | {"choices": [choice], "usage": usage(sale)}
-
-
-def chunk(
-    sale: Sale, delta: dict[str, str] | None, finish_reason: str | None = None
-) -> dict[str, Any]:
-    """One `chat.completion.chunk`; without a delta it has no choices (the usage chunk)."""
-    choice = {"index": 0, "delta": delta, "finish_reason": finish_reason}
-    return head(sale, "chat.completion.chunk") | {"choices": [] if delta is None else [choice]}
-
-
-def head(sale: Sale, kind: str) -> dict[str, Any]:
-    """What all answers of a sale have in common."""
-    return {
-        "id": f"chatcmpl-lab-{sale.number}",
-        "object": kind,
-        "created": int(time.time()),
-        "model": MODEL,
-    }
-
-
-def usage(sale: Sale) -> dict[str, int]:
-    """What the sale counts in tokens."""
-    output = len(sale.answer.pieces)
-    return {
-        "prompt_tokens": sale.input_tokens,
-        "completion_tokens": output,
-        "total_tokens": sale.input_tokens + output,
-    }
-
-
-def event(document: Mapping[str, Any]) -> bytes:
-    """A document as one server-sent event."""
-    return b"data: " + encode(document) + b"\n\n"
-
-
-def encode(document: Mapping[str, Any]) -> bytes:
-    """A document as compact JSON."""
-    return json.dumps(document, ensure_ascii=False, separators=(",", ":")).encode()
 
 
 def refusal(status: int, message: str) -> Response:
