@@ -86,7 +86,7 @@ class Draft:
 
     def answer(self, *, excerpt: str, request_id: str | None, lab: bool) -> Answer:
         """The whole answer. Raises Unusable where there is none; `excerpt` says what came."""
-        text, tools = "".join(self._text) + utf8(self._half), [call.told() for call in self._tools]
+        text, tools = "".join(self._text), [call.told() for call in self._tools]
         reasoning = utf8("".join(self._reasoning))
         if self.finish_reason == "content_filter":
             raise Unusable("The endpoint's content filter withheld the answer.", type="permanent")

@@ -6,13 +6,11 @@ import asyncio
 import json
 import os
 import re
-import socket
-import ssl
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
-from urllib.parse import parse_qsl, quote, unquote, urlsplit
+from urllib.parse import quote
 
 import aiohttp
 import httpx
@@ -21,7 +19,6 @@ from httpx_aiohttp import AiohttpTransport
 from tasks.draft import Answer
 from tasks.errors import (
     CallFailed,
-    ErrorType,
     NotSent,
     OptionRefused,
     OutcomeUnknown,
@@ -29,8 +26,8 @@ from tasks.errors import (
     SettingsError,
     TransientError,
 )
-from tasks.model_url import address, proxy_for
-from tasks.refusals import refusal, shown
+from tasks.model_url import address, origin, proxy_for, secrets_of
+from tasks.refusals import refusal, shown, why_unreachable
 from tasks.reply import Limits, Reply
 from tasks.settings import Settings
 
@@ -64,10 +61,9 @@ class ModelClient:
         self._address = address(base_url)
         self._proxy = proxy_for(self._address.chat, os.environ)
         self._key = _key(settings)
-        self._secrets = _secrets(self._key, base_url, self._proxy)
+        self._secrets = secrets_of(self._key, base_url, self._proxy)
         self._refused = False
-        self._model: str | None = None
-        self._asking = asyncio.Lock()
+        self._listing: asyncio.Task[str] | None = None
         self._http = self._client()
 
     def _client(self) -> httpx.AsyncClient:
@@ -91,19 +87,22 @@ class ModelClient:
 
     async def aclose(self) -> None:
         """Close every connection."""
+        if self._listing:
+            self._listing.cancel()
         await self._http.aclose()
 
     async def default_model(self) -> str:
-        """AI_MODEL, else the first model that the endpoint lists; it is asked once.
+        """AI_MODEL, else the first model that the endpoint lists: asked once, by all together.
 
         Raises PermanentError, which names AI_MODEL, where it lists none, TransientError where it
         cannot say at present.
         """
         if self._settings.ai_model:
             return self._settings.ai_model
-        async with self._asking:
-            self._model = self._model or await self._first_model()
-            return self._model
+        listing = self._listing
+        if not listing or (listing.done() and (listing.cancelled() or listing.exception())):
+            listing = self._listing = asyncio.create_task(self._first_model())
+        return await asyncio.shield(listing)
 
     async def _first_model(self) -> str:
         try:
@@ -171,10 +170,10 @@ class ModelClient:
         self, request: httpx.Request, reply: Reply, timeout_s: float, on_open: Callable[[], None]
     ) -> None:
         """Send `request` and read all of `reply`, within every limit of time."""
-        first_s = min(self._settings.first_byte_s or timeout_s, timeout_s)
+        response: httpx.Response | None = None
         total = asyncio.timeout(timeout_s)
         try:
-            async with total, asyncio.timeout(first_s) as quiet:
+            async with total, asyncio.timeout(self._settings.first_byte_s) as quiet:
                 response = await self._http.send(request, stream=True)
                 async with aclosing(response):
                     reply.request_id = _first_header(response, _REQUEST_ID)
@@ -185,9 +184,8 @@ class ModelClient:
                     await self._read(response, reply, quiet, on_open)
         except TimeoutError:
             if not reply.finished:
-                limit = f"{timeout_s:g} s in all" if total.expired() else "its limit for a byte"
-                message = f"The model took longer than {limit}."
-                raise OutcomeUnknown(message, type="timeout") from None
+                passed_s = timeout_s if total.expired() else None
+                raise self._too_slow(passed_s, begun=response is not None) from None
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             if not reply.finished:
                 raise self._broken(error) from error
@@ -228,16 +226,25 @@ class ModelClient:
             added="stream_options" if not self._refused else None,
         )
 
+    def _too_slow(self, in_all_s: float | None, *, begun: bool) -> OutcomeUnknown:
+        if in_all_s is not None:
+            message = f"The answer was not whole after {in_all_s:g} s."
+        elif begun:
+            message = f"No byte of answer came for {self._settings.idle_timeout_s:g} s."
+        else:
+            message = f"No reply began within {self._settings.first_byte_s:g} s."
+        return OutcomeUnknown(message, type="timeout")
+
     def _broken(self, error: Exception) -> CallFailed:
         """What a broken connection means: judged by the cause, see `_NEVER_LEFT`."""
         causes = list(_causes(error))
         if not any(isinstance(cause, _NEVER_LEFT) for cause in causes):
             broke = type(causes[-1]).__name__
             return OutcomeUnknown(f"The connection broke before the answer was whole ({broke}).")
-        where = f"Cannot reach {_origin(self._address.chat)}"
+        where = f"Cannot reach {origin(self._address.chat)}"
         if self._proxy:
-            where += f" through the proxy {_origin(self._proxy)}"
-        reason, error_type = _why_unreachable(causes)
+            where += f" through the proxy {origin(self._proxy)}"
+        reason, error_type = why_unreachable(causes)
         return NotSent(f"{where}: {reason}.", type=error_type)
 
 
@@ -252,43 +259,11 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__
 
 
-def _why_unreachable(causes: list[BaseException]) -> tuple[str, ErrorType]:
-    """Why no connection was made, in words, and whether trying again may help."""
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"its TLS certificate is not valid: {cause.verify_message}", "permanent"
-        if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
-            return "no TLS is spoken there, is it http://?", "permanent"
-        if isinstance(cause, ssl.SSLError):
-            return f"TLS failed: {cause.reason}", "transient"
-        if isinstance(cause, socket.gaierror):
-            return "its name has no address", "transient"
-        if isinstance(cause, TimeoutError):
-            return "no connection in time", "transient"
-    return str(causes[-1]), "transient"
-
-
-def _origin(url: str) -> str:
-    """Scheme, host and port alone: what a message may show of any URL."""
-    parts = urlsplit(url)
-    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-
-
 def _key(settings: Settings) -> str | None:
     key = settings.ai_key.get_secret_value().strip() if settings.ai_key else ""
     if not re.fullmatch(r"[\x21-\x7e]*", key):
         raise SettingsError("AI_KEY: only visible ASCII characters can be sent")
     return key or None
-
-
-def _secrets(key: str | None, *urls: str | None) -> tuple[str, ...]:
-    """What no message may hold: the key, and the logins and queries of `urls`."""
-    found = {key or ""}
-    for url in urls:
-        parts = urlsplit(url or "")
-        found |= {parts.password or "", unquote(parts.password or "")}
-        found |= {value for _, value in parse_qsl(parts.query) if len(value) >= 16}
-    return tuple(sorted((secret for secret in found if len(secret) >= 4), key=len, reverse=True))
 
 
 def _first_header(response: httpx.Response, names: tuple[str, ...]) -> str | None:

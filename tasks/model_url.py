@@ -1,4 +1,4 @@
-"""Where the model is: AI_URL in any spelling as one address, and the proxy on the way there."""
+"""PURE: where the model is: AI_URL in any spelling, the proxy on the way, what both must hide."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import ipaddress
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from urllib.parse import unquote, urlsplit, urlunsplit
+from urllib.parse import parse_qsl, unquote, urlsplit, urlunsplit
 
 from tasks.errors import SettingsError
 
@@ -100,6 +100,25 @@ def proxy_for(url: str, environ: Mapping[str, str]) -> str | None:
             f"{name.upper()}: only http:// proxies can be used on the way to AI_URL"
         )
     return proxy
+
+
+def origin(url: str) -> str:
+    """Scheme, host and port alone: what a message may show of any URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
+
+
+def secrets_of(key: str | None, *urls: str | None) -> tuple[str, ...]:
+    """What no message may hold: the key, the passwords of `urls` and the long values they ask with.
+
+    What is shorter than four characters is no secret, but would black out half of any message.
+    """
+    found = {key or ""}
+    for url in urls:
+        parts = urlsplit(url or "")
+        found |= {parts.password or "", unquote(parts.password or "")}
+        found |= {value for _, value in parse_qsl(parts.query) if len(value) >= 16}
+    return tuple(sorted((secret for secret in found if len(secret) >= 4), key=len, reverse=True))
 
 
 def _variable(environ: Mapping[str, str], name: str) -> str:

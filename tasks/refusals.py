@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+import socket
+import ssl
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +110,22 @@ def refusal_inside(error: Any) -> CallFailed:
         failure = Rejected
     message = f"The endpoint failed inside its reply: {fault.message or 'no reason given'}"
     return failure(message, type=type, upstream_status=fault.number or 200)
+
+
+def why_unreachable(causes: Sequence[BaseException]) -> tuple[str, ErrorType]:
+    """Why no connection was made, in words, and whether trying again may help."""
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"its TLS certificate is not valid: {cause.verify_message}", "permanent"
+        if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
+            return "no TLS is spoken there, is it http://?", "permanent"
+        if isinstance(cause, ssl.SSLError):
+            return f"TLS failed: {cause.reason}", "transient"
+        if isinstance(cause, socket.gaierror):
+            return "its name has no address", "transient"
+        if isinstance(cause, TimeoutError):
+            return "no connection in time", "transient"
+    return str(causes[-1]), "transient"
 
 
 def _judged(status: int, fault: Fault, wait_s: float | None) -> Judgement:

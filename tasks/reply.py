@@ -29,7 +29,7 @@ class Reply:
     """Takes the body of one reply in any pieces, whatever its label says.
 
     The first byte that is not blank tells an event stream (a field's name, or a colon) from a JSON
-    document. `on_text` is given each new piece of a stream's text. `request_id` and `lab` are what
+    document. `on_text` is given each new piece of the text. `request_id` and `lab` are what
     the reply's headers say.
     """
 
@@ -70,14 +70,14 @@ class Reply:
 
     def answer(self) -> Answer:
         """The answer, once the body has ended. Raises CallFailed where there is none."""
+        excerpt = plain_text(self._head)
         if self._decoder:
             self._take(self._decoder.close())
             whole = self.finished
         else:
             whole = self._take_documents()
         if not whole:
-            raise OutcomeUnknown("The stream ended before the answer did.")
-        excerpt = plain_text(self._head)
+            raise OutcomeUnknown(f"The stream ended before the answer did: {excerpt}")
         return self._draft.answer(excerpt=excerpt, request_id=self.request_id, lab=self.lab)
 
     def book(self, failure: CallFailed) -> None:
@@ -105,6 +105,9 @@ class Reply:
             chunk = json.loads(data)
         except (ValueError, RecursionError):
             raise OutcomeUnknown(f"The stream holds data that is not JSON: {data}") from None
+        return self._take_chunk(chunk)
+
+    def _take_chunk(self, chunk: Any) -> bool:
         moved, text = self._draft.take(chunk)
         if text and self._on_text:
             self._on_text(text)
@@ -120,7 +123,7 @@ class Reply:
             said = plain_text(body) or "it is empty"
             raise _unusable(f"The reply is not JSON: {said}", "transient")
         for value in values:
-            self._draft.take(value)
+            self._take_chunk(value)
         return len(values) == 1 or self.finished
 
 

@@ -106,6 +106,8 @@ class Settings(BaseSettings):
     quota: int = Field(5, ge=0)
     max_body: Count = 20_971_520
     ping_s: Seconds = 15
+    max_streams: int = Field(20_000, ge=0)
+    user_streams: int = Field(1_000, ge=0)
 
     max_attempts: int = Field(3, ge=1, le=100)
     backoff_s: SecondsOrNone = 5
@@ -131,6 +133,9 @@ class Settings(BaseSettings):
 
     alert_urls: Secrets = ()
     webhook_secret: SecretStr | None = None
+
+    url: str | None = None
+    key: SecretStr | None = None
 
     lab_delay_s: SecondsOrNone = 0.5
     lab_tokens_per_s: float = Field(50, ge=0, allow_inf_nan=False)

@@ -22,12 +22,16 @@ BUILT_IN: Final = ("tasks.kinds.chat", "tasks.kinds.summarize")
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """What a job of this name does: `perform(context, input)` answers its result."""
+    """What a job of this name does: `perform(context, input)` answers its result.
+
+    `sample(input)` is the recorded answer for when no model answers (None: there is none).
+    """
 
     name: str
     description: str
     input_model: type[BaseModel]
     perform: Callable[[Context, Any], Awaitable[dict[str, Any]]]
+    sample: Callable[[Any], str | None] | None = None
 
     def parse(self, value: Any) -> BaseModel:
         """The input as the kind's model. Raises InvalidInput with a pointer for each fault."""
@@ -44,18 +48,23 @@ _Perform = Callable[[Any, Any], Awaitable[dict[str, Any]]]
 
 
 def kind(
-    name: str, *, input: type[BaseModel], description: str = ""
+    name: str,
+    *,
+    input: type[BaseModel],
+    description: str = "",
+    sample: Callable[[Any], str | None] | None = None,
 ) -> Callable[[_Perform], _Perform]:
     """Register an async function `(context, input) -> result` as the kind `name`.
 
-    `input` is a pydantic model; `description` (else the docstring's first line) is shown to users.
+    `input` is a pydantic model; `description` (else the docstring's first line) is shown to users;
+    `sample` is described at `Kind`.
     """
 
     def register(perform: _Perform) -> _Perform:
         if not _NAME.fullmatch(name):
             raise SettingsError(f"A kind's name is lower case letters, digits, - and _: {name!r}")
         text = description or (perform.__doc__ or "").strip().partition("\n")[0]
-        _registry[name] = Kind(name, text, input, perform)
+        _registry[name] = Kind(name, text, input, perform, sample)
         return perform
 
     return register

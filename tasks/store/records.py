@@ -97,10 +97,9 @@ class Run:
     user_id: str
     input: Any
     options: dict[str, Any]
-    deadline_ms: float | None
+    deadline_left_s: float | None
     created_ms: float
     waited_ms: int
-    done: int
     edited: bool
 
 

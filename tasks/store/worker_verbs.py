@@ -92,8 +92,11 @@ class WorkerVerbs(StoreBase):
 
     async def settle(self, run: Run, end: Settlement) -> None:
         """Close a call's line and store its answer, also for a run that is over."""
-        (word,) = await self.scripts.call("settle", **settle_arguments(run, end))
-        _held(word)
+        await self.settle_spooled(settle_arguments(run, end))
+
+    async def settle_spooled(self, arguments: Mapping[str, Any]) -> None:
+        """Close a call's line from the arguments that a spool kept. Raises RunLost as `settle`."""
+        _held(*await self.scripts.call("settle", **arguments))
 
     async def store_step(
         self, run: Run, step: str, hash: str, value: Any, progress: Progress | None = None
@@ -110,6 +113,10 @@ class WorkerVerbs(StoreBase):
         )
         _held(word)
         return _stored(kept)
+
+    async def forget_step(self, run: Run, step: str, hash: str) -> None:
+        """Drop a stored step whose request a person changed; `hash` is that of what is stored."""
+        _held(*await self.scripts.call("forget", job=run.job_id, run=run.run, step=step, hash=hash))
 
     async def tell_progress(self, run: Run, progress: Progress, *, reused: int = 0) -> None:
         """Publish how far the run is, and how many steps it took from the store since the last."""
@@ -222,7 +229,7 @@ def settle_arguments(run: Run, end: Settlement) -> dict[str, Any]:
         "message": end.message,
         "step": end.step,
         "hash": end.hash,
-        "value": "" if end.value is None else dumps(end.value),
+        "value": "" if end.value is None else dumps(end.value).decode(),
         **_progress(end.progress),
     }
 
@@ -248,8 +255,8 @@ def _progress(progress: Progress | None) -> dict[str, Any]:
         return {"done": 0, "total": "null", "note": ""}
     return {
         "done": progress.done,
-        "total": dumps(progress.total),
-        "note": dumps(progress.note),
+        "total": dumps(progress.total).decode(),
+        "note": dumps(progress.note).decode(),
     }
 
 
@@ -259,7 +266,7 @@ def _stored(kept: bytes) -> StoredStep:
 
 
 def _run(job_id: str, fields: list[bytes]) -> Run:
-    run, attempt, most, user, kind, deadline, created, waited, input, options, done, edited = fields
+    run, attempt, most, user, kind, left, created, waited, input, options, edited = fields
     return Run(
         job_id=job_id,
         run=int(run),
@@ -269,9 +276,8 @@ def _run(job_id: str, fields: list[bytes]) -> Run:
         user_id=user.decode(),
         input=loads(input),
         options=loads(options),
-        deadline_ms=float(deadline) if deadline else None,
+        deadline_left_s=float(left) / 1000 if left else None,
         created_ms=float(created),
         waited_ms=int(waited),
-        done=int(done),
         edited=bool(edited),
     )

@@ -2,12 +2,16 @@
 -- A repeat by nature: the same worker finds its own run.
 -- A: job, life, worker, start_from, lost_from (sets of statuses), running, retrying, failed (targets),
 --    lost (the reason), overdue_error, unknown_error, lost_error (see `fail`)
--- returns: word, then run, attempts, max attempts, user, kind, deadline, created, waited, input,
---    options, progress done, edited (1: a person changed the input); word: start or none (nothing to do: the entry is stale, or it just failed)
+-- returns: word, then run, attempts, max attempts, user, kind, ms to the deadline ('' none), created,
+--    waited, input, options, edited (1: a person changed the input); word: start or none (nothing to
+--    do: the entry is stale, or the job just failed)
 local job = load(A.job)
 local function begun()
-  return {'start', unpack(redis.call('HMGET', job.key, 'run', 'attempts', 'max_attempts', 'user', 'kind',
-    'deadline', 'created', 'waited', 'input', 'options', 'done', 'edited'))}
+  local v = redis.call('HMGET', job.key, 'run', 'attempts', 'max_attempts', 'user', 'kind', 'deadline',
+    'created', 'waited', 'input', 'options', 'edited')
+  local deadline = tonumber(v[6])
+  v[6] = deadline and tostring(math.max(0, math.floor(deadline - now))) or ''
+  return {'start', unpack(v)}
 end
 local function run()
   redis.call('HINCRBY', job.key, 'attempts', 1)
