@@ -173,7 +173,7 @@ class Worker(arq.Worker):
         self.ring()
 
     def part_ended(self, part: asyncio.Task[None]) -> None:
-        """A routine that runs for ever has ended: without it no lease is safe, so the worker leaves."""
+        """A routine that runs for ever has ended: no lease is safe, so the worker leaves."""
         if not part.cancelled():
             log.critical("a part of the worker broke", exc_info=part.exception())
             self.leave()
