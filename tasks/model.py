@@ -7,7 +7,7 @@ import json
 import os
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
 from urllib.parse import quote
@@ -34,6 +34,8 @@ from tasks.settings import Settings
 __all__ = ["Answer", "ModelClient"]
 
 _ERROR_BODY = 16_384
+# A larger body goes out in pieces, so that writing it does not hold up the other calls.
+_PIECE = 262_144
 # How long a whole answer may wait for what should follow it: the usage, then the body's end.
 _LINGER_S = 2.0
 _LAST_S = 0.1
@@ -135,18 +137,8 @@ class ModelClient:
         of the answer, `on_text` with each piece of text. `timeout_s` bounds the whole call.
         Raises CallFailed; a cancelled call closes its connection at once.
         """
-        sent = self._asked(body)
         reply = Reply(self._limits, on_text=on_text)
-        request = self._http.build_request(
-            "POST",
-            self._address.chat,
-            content=json.dumps(sent).encode(),
-            headers={
-                "Content-Type": "application/json",
-                "Accept": "text/event-stream, application/json",
-                "Idempotency-Key": quote(idempotency_key, safe=":"),
-            },
-        )
+        request = self._request(json.dumps(self._asked(body)).encode(), idempotency_key)
         try:
             await self._exchange(request, reply, timeout_s, on_open or _nothing)
             return reply.answer()
@@ -165,6 +157,18 @@ class ModelClient:
         if sent["stream"] and not self._refused:
             sent["stream_options"] = body.get("stream_options") or {"include_usage": True}
         return sent
+
+    def _request(self, body: bytes, idempotency_key: str) -> httpx.Request:
+        headers = {
+            "Content-Type": "application/json",
+            "Content-Length": str(len(body)),
+            "Accept": "text/event-stream, application/json",
+            "Idempotency-Key": quote(idempotency_key, safe=":"),
+        }
+        content = body if len(body) <= _PIECE else _pieces(body)
+        return self._http.build_request(
+            "POST", self._address.chat, content=content, headers=headers
+        )
 
     async def _exchange(
         self, request: httpx.Request, reply: Reply, timeout_s: float, on_open: Callable[[], None]
@@ -250,6 +254,11 @@ class ModelClient:
 
 def _nothing() -> None:
     """Nobody wants to be told."""
+
+
+async def _pieces(body: bytes) -> AsyncIterator[bytes]:
+    for start in range(0, len(body), _PIECE):
+        yield body[start : start + _PIECE]
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

@@ -130,7 +130,7 @@ def answered(text: str, *, finish: str = "stop") -> Script:
     return HS(C(text), FIN(finish), usage(3, 2), DONE)
 
 
-def completion(text: str | None, *, finish: str = "stop", **message: Any) -> dict[str, Any]:
+def completion(text: Any, *, finish: str = "stop", **message: Any) -> dict[str, Any]:
     """A whole chat completion that was not streamed."""
     said = {"role": "assistant", "content": text, **message}
     return {
@@ -160,6 +160,7 @@ class Endpoint:
         self.connections = 0
         self.left = 0
         self._tls = tls
+        self._writers: set[asyncio.StreamWriter] = set()
         self._loop = asyncio.new_event_loop()
         self._listener = socket.create_server(
             (host, 0), family=socket.AF_INET6 if ":" in host else socket.AF_INET, backlog=4096
@@ -180,19 +181,28 @@ class Endpoint:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
-        serve = asyncio.start_server(self._connection, sock=self._listener, ssl=self._tls)
+        serve = self._loop.create_server(self._protocol, sock=self._listener, ssl=self._tls)
         server = self._loop.run_until_complete(serve)
         self._loop.run_forever()
         server.close()
         for task in (tasks := asyncio.all_tasks(self._loop)):
             task.cancel()
         self._loop.run_until_complete(asyncio.gather(*tasks, return_exceptions=True))
-        self._loop.run_until_complete(asyncio.sleep(0))
+        for writer in self._writers:
+            writer.transport.abort()
+        self._loop.run_until_complete(asyncio.sleep(0.01))
         self._loop.close()
 
-    async def _connection(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def _protocol(self) -> asyncio.StreamReaderProtocol:
+        reader = _Reader()
+        return asyncio.StreamReaderProtocol(
+            reader, lambda _, writer: self._connection(reader, writer)
+        )
+
+    async def _connection(self, reader: _Reader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        with suppress(ConnectionError, asyncio.IncompleteReadError, ssl.SSLError):
+        self._writers.add(writer)
+        with suppress(ConnectionError, EOFError, ssl.SSLError, asyncio.CancelledError):
             while request := await _read(reader):
                 number = len(self.requests)
                 self.requests.append(request)
@@ -200,11 +210,10 @@ class Endpoint:
                 steps = script(request) if callable(script) else script
                 if not await self._play(steps, reader, writer):
                     break
+        self._writers.discard(writer)
         writer.close()
 
-    async def _play(
-        self, steps: Script, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> bool:
+    async def _play(self, steps: Script, reader: _Reader, writer: asyncio.StreamWriter) -> bool:
         """Do the steps; whether the connection goes on. A client that leaves ends it."""
         for step in steps:
             if isinstance(step, bytes):
@@ -215,21 +224,33 @@ class Endpoint:
                 return False
             elif step is SHUT:
                 return False
-            elif await _left(reader, step.seconds if isinstance(step, Pause) else None):
+            elif await reader.left(step.seconds if isinstance(step, Pause) else None):
                 self.left += 1
                 return False
             await asyncio.sleep(0)
         return True
 
 
-async def _left(reader: asyncio.StreamReader, seconds: float | None) -> bool:
-    """Wait some seconds (None: for ever); whether the client leaves before they are over."""
-    with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            while not reader.at_eof() and not reader.exception():
-                await asyncio.sleep(0.005)
-            return True
-    return False
+class _Reader(asyncio.StreamReader):
+    """A reader that tells when the client has left, also while nobody reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._left = asyncio.Event()
+
+    def feed_eof(self) -> None:
+        super().feed_eof()
+        self._left.set()
+
+    def set_exception(self, exc: Exception) -> None:
+        super().set_exception(exc)
+        self._left.set()
+
+    async def left(self, within_s: float | None) -> bool:
+        """Wait some seconds (None: for ever); whether the client leaves before they are over."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._left.wait(), within_s)
+        return self._left.is_set()
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
