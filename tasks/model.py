@@ -7,6 +7,7 @@ import json
 import os
 import re
 import time
+from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
@@ -28,7 +29,7 @@ from tasks.errors import (
 )
 from tasks.model_url import address, origin, proxy_for, secrets_of
 from tasks.refusals import refusal, shown, why_unreachable
-from tasks.reply import Limits, Reply
+from tasks.reply import Limits, Reply, first_model
 from tasks.settings import Settings
 
 __all__ = ["Answer", "ModelClient"]
@@ -79,7 +80,7 @@ class ModelClient:
             # concurrency are the limits. `pool` bounds the whole way to a connection, names too.
             transport=AiohttpTransport(
                 limits=httpx.Limits(max_connections=0, keepalive_expiry=5),
-                proxy=httpx.Proxy(self._proxy) if self._proxy else None,
+                proxy=_proxy(self._proxy) if self._proxy else None,
             ),
             headers=headers,
             auth=None if self._key else self._address.login,
@@ -110,7 +111,7 @@ class ModelClient:
         try:
             async with asyncio.timeout(self._settings.idle_timeout_s):
                 response = await self._http.get(self._address.models)
-            found = _first_id(response)
+            found = first_model(response.content)
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             reason = self._broken(error)
             message = shown(f"Without AI_MODEL the models are asked for: {reason}", self._secrets)
@@ -252,6 +253,15 @@ class ModelClient:
         return NotSent(f"{where}: {reason}.", type=error_type)
 
 
+def _proxy(url: str) -> httpx.Proxy:
+    """The proxy at `url`; the transport makes its `Authorization` a `Proxy-Authorization`."""
+    proxy = httpx.Proxy(url)
+    if not proxy.auth:
+        return proxy
+    login = b64encode(":".join(proxy.auth).encode()).decode()
+    return httpx.Proxy(str(proxy.url), headers={"Authorization": f"Basic {login}"})
+
+
 def _nothing() -> None:
     """Nobody wants to be told."""
 
@@ -277,15 +287,3 @@ def _key(settings: Settings) -> str | None:
 
 def _first_header(response: httpx.Response, names: tuple[str, ...]) -> str | None:
     return next((response.headers[name] for name in names if name in response.headers), None)
-
-
-def _first_id(response: httpx.Response) -> str | None:
-    try:
-        value = response.json()
-    except (ValueError, RecursionError):
-        return None
-    models = value.get("data") if isinstance(value, dict) else value
-    for model in models if isinstance(models, list) else ():
-        if isinstance(model, dict) and isinstance(model.get("id"), str):
-            return str(model["id"])
-    return None

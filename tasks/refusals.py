@@ -114,9 +114,9 @@ def refusal_inside(error: Any) -> CallFailed:
 
 def why_unreachable(causes: Sequence[BaseException]) -> tuple[str, ErrorType]:
     """Why no connection was made, in words, and whether trying again may help."""
-    for cause in causes:
+    for cause in reversed(causes):
         if isinstance(cause, ssl.SSLCertVerificationError):
-            return f"its TLS certificate is not valid: {cause.verify_message}", "permanent"
+            return f"its TLS certificate is not trusted ({cause.verify_message})", "permanent"
         if isinstance(cause, ssl.SSLError) and cause.reason == "WRONG_VERSION_NUMBER":
             return "no TLS is spoken there, is it http://?", "permanent"
         if isinstance(cause, ssl.SSLError):
@@ -125,6 +125,8 @@ def why_unreachable(causes: Sequence[BaseException]) -> tuple[str, ErrorType]:
             return "its name has no address", "transient"
         if isinstance(cause, TimeoutError):
             return "no connection in time", "transient"
+        if status := getattr(cause, "status", None):
+            return f"the proxy answered {status}", "permanent" if status < 500 else "transient"
     return str(causes[-1]), "transient"
 
 

@@ -127,6 +127,16 @@ class Reply:
         return len(values) == 1 or self.finished
 
 
+def first_model(body: bytes) -> str | None:
+    """The id of the first model in the body of a list of models."""
+    value = next(documents(body), None)
+    models = value.get("data") if isinstance(value, dict) else value
+    for model in models if isinstance(models, list) else ():
+        if isinstance(model, dict) and isinstance(model.get("id"), str) and model["id"]:
+            return str(model["id"])
+    return None
+
+
 def _error(text: str) -> Any:
     try:
         return json.loads(text)
