@@ -11,6 +11,7 @@ local stored = redis.call('HGET', K('steps', job.id), A.step)
 if stored then return {'stored', stored} end
 redis.call('HSET', ledger, field, cjson.encode({
   call = A.call, no = redis.call('HINCRBY', ledger, 'count', 1), step = A.step, attempt = tonumber(A.attempt),
-  run = tonumber(A.run), model = A.model, hash = A.hash, outcome = 'open', started = math.floor(now)}))
+  run = tonumber(A.run), model = A.model, hash = A.hash, number = tonumber(number), outcome = 'open',
+  started = math.floor(now)}))
 redis.call('HINCRBY', job.key, 'open', 1)
 return {'begun', number}
