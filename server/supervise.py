@@ -52,7 +52,7 @@ class Part:
         self._words += ["--listen-fd", str(door.fileno())] if door else []
         self._descriptors = [door.fileno()] if door else []
         self._lifeline = lifeline
-        self._environment = {**environment, "PYTHONPATH": _python_path()}
+        self._environment = {**environment, "PYTHONPATH": python_path()}
         self._process: asyncio.subprocess.Process | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._stopping = asyncio.Event()
@@ -135,6 +135,7 @@ def leave_with_parent(grace_s: float) -> None:
     threading.Thread(target=watch, name="leave-with-parent", daemon=True).start()
 
 
-def _python_path() -> str:
+def python_path() -> str:
+    """The PYTHONPATH with which a child finds our own modules."""
     inherited = os.environ.get("PYTHONPATH")
     return os.pathsep.join([_ROOT, inherited] if inherited else [_ROOT])
