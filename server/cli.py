@@ -87,7 +87,7 @@ def lab(
 @app.command()
 def worker(
     burst: Annotated[bool, typer.Option(help="End when nothing is left to do.")] = False,
-    max_jobs: Annotated[int | None, typer.Option(min=1, help="End after so many jobs.")] = None,
+    max_jobs: Annotated[int | None, typer.Option(min=1, help="Jobs at once.")] = None,
     kinds: Annotated[str | None, typer.Option(help="Only these kinds: a,b")] = None,
     part: PartName = None,
 ) -> None:
@@ -99,6 +99,31 @@ def worker(
         look_at_store(settings)
     only = [name.strip() for name in kinds.split(",") if name.strip()] if kinds else None
     work(settings, burst=burst, max_jobs=max_jobs, kinds=only, quiet=part is not None)
+
+
+@app.command()
+def submit(
+    source: Annotated[str, typer.Argument(metavar="FILE|TEXT|-", show_default=False)],
+    kind: Annotated[str | None, typer.Option(help="chat, summarize, agent, or your own.")] = None,
+    watch: Annotated[bool, typer.Option("--watch", help="Stay until it is done.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the job as JSON.")] = False,
+) -> None:
+    """Submit a file (to be summarized), a text (a chat) or standard input."""
+    from server import terminal
+
+    settings = load_settings()
+    sys.exit(terminal.submit(settings, source, kind=kind, follow=watch, as_json=json))
+
+
+@app.command()
+def watch(
+    job_id: Annotated[str, typer.Argument(show_default=False)],
+    json: Annotated[bool, typer.Option("--json", help="Print the job as JSON.")] = False,
+) -> None:
+    """Watch a job to its end, with a live bar. Exit code: 0 done, 1 failed, 3 cancelled."""
+    from server import terminal
+
+    sys.exit(terminal.watch(load_settings(), job_id, as_json=json))
 
 
 def prepared(name: str, *, port: int | None = None, supervised: bool = False) -> Settings:

@@ -26,7 +26,7 @@ def work(
     kinds: Sequence[str] | None,
     quiet: bool,
 ) -> None:
-    """Work until a signal comes, the queue is empty (`burst`) or `max_jobs` are done; not `quiet`:
+    """Work until a signal comes or, in a `burst`, nothing is left; `max_jobs` at once; not `quiet`:
     say where. Raises SettingsError, StoreUnavailable."""
     with join_store(settings) as joined, model_of(joined) as (ready, lab):
         if not quiet:
