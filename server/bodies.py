@@ -63,15 +63,20 @@ async def read_json(request: Request, limit: int) -> dict[str, Any]:
             '(curl: --json \'{"input": "…"}\').'
         )
     body = await read_body(request, limit)
-    value = await asyncio.to_thread(parse, body) if len(body) > _LARGE else parse(body)
-    if not isinstance(value, dict):
-        raise MalformedRequest("The body is not a JSON object.")
-    return value
+    return await asyncio.to_thread(parse_object, body) if len(body) > _LARGE else parse_object(body)
 
 
 def media_type_of(request: Request) -> str:
     """The media type of the body, without its parameters."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower()
+
+
+def parse_object(body: bytes) -> dict[str, Any]:
+    """A JSON object, read as strictly as `parse` does. Raises MalformedRequest."""
+    value = parse(body)
+    if not isinstance(value, dict):
+        raise MalformedRequest("The body is not a JSON object.")
+    return value
 
 
 def parse(body: bytes | str) -> Any:

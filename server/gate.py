@@ -13,11 +13,13 @@ from starlette.datastructures import Headers, MutableHeaders, QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.auth import Caller, Guest, Keyring, session_user
-from server.problems import refusal
+from server.problems import problem, refusal
 from tasks.errors import Forbidden, Refusal, Unauthorized
 from tasks.settings import is_loopback
 
 COOKIE: Final = "slowcall_session"
+MAX_HEADERS: Final = 32_768
+"""Bytes of a request's headers in all."""
 _OPEN: Final = re.compile(r"/|/static/.*|/openapi\.json|/healthz|/readyz|/session")
 _SHARED: Final = re.compile(r"/jobs/(?!stream$)[^/]+(/stream)?")
 _SECURITY: Final = {
@@ -66,6 +68,11 @@ class Gate:
             await self._app(scope, receive, send)
             return
         headers = Headers(scope=scope)
+        if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADERS:
+            await problem(431, f"The headers are larger than {MAX_HEADERS} bytes.")(
+                scope, receive, send
+            )
+            return
         try:
             if not self._keyring:
                 check_host(headers.get("host", ""))
@@ -103,14 +110,17 @@ def check_host(host: str) -> None:
 
 
 def check_site(method: str, headers: Headers, origins: Collection[str]) -> None:
-    """Another site's page may link here, and do nothing else. Raises Forbidden."""
-    origin = headers.get("origin")
-    if origin is None:
-        site = headers.get("sec-fetch-site", "none")
-        link = method in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
+    """Another site's page may link here, and do nothing else. Raises Forbidden.
+
+    What a browser says of the site itself comes first: behind a proxy the host may be renamed.
+    """
+    origin, site = headers.get("origin"), headers.get("sec-fetch-site")
+    link = method in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
+    if site is not None:
         same = site in ("same-origin", "none") or link
     else:
-        same = origin in origins or urlsplit(origin).netloc == headers.get("host", "").lower()
+        same = origin is None or urlsplit(origin).netloc == headers.get("host", "").lower()
+    same = same or origin in origins
     if not same:
         raise Forbidden(
             "This comes from another site; SLOWCALL_CORS_ORIGINS names those that may call."

@@ -352,6 +352,7 @@ def _operation(summary: str, answers: Mapping[int, Json], *problems: str, **more
         if error.__name__ in (*problems, *_EVERYWHERE):
             name = f"#/components/responses/{error.__name__}"
             responses.setdefault(str(shape.status), {"$ref": name})
+    responses["431"] = _problem(HTTPStatus(431).phrase)
     responses["500"] = _problem(HTTPStatus(500).phrase)
     return {"summary": summary, "responses": responses, **more}
 

@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.auth import SHARE_S, share_token
-from server.bodies import fingerprint, media_type_of, parse, read_body, read_json
+from server.bodies import fingerprint, media_type_of, parse_object, read_body, read_json
 from server.parts import Parts, caller_of, job_of, parts_of
 from server.problems import refusal
 from server.schemas import (
@@ -225,7 +225,7 @@ async def _changes(request: Request, limit: int) -> Revival:
         return Revival()
     if media_type_of(request) != "application/json":
         raise WrongType("Send the changes as `Content-Type: application/json`, or no body.")
-    return Revival.read(parse(body))
+    return Revival.read(parse_object(body))
 
 
 async def _price(parts: Parts, job: JobView) -> dict[str, Any]:
