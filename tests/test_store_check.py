@@ -1,0 +1,100 @@
+"""What the start asks of a Redis: rights, eviction, durability."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import redis
+from pydantic import SecretStr
+
+from tasks.errors import SettingsError, StoreUnavailable
+from tasks.settings import Settings
+from tasks.store.check import check_store
+from tests.conftest import wait_until
+
+ENOUGH = ("+@all", "-@dangerous", "+info", "~slowcall:*", "~arq:*", "&slowcall:*")
+
+
+@pytest.fixture
+def admin(store_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(store_url) as client:
+        yield client
+        client.acl_deluser("limited")
+        client.config_set("maxmemory-policy", "noeviction")
+
+
+def of_user(admin: redis.Redis, store_url: str, rules: tuple[str, ...]) -> Settings:
+    admin.execute_command("ACL", "SETUSER", "limited", "on", ">pw", *rules)  # type: ignore[no-untyped-call]
+    return at(store_url.replace("unix://", "unix://limited:pw@"))
+
+
+def at(url: str) -> Settings:
+    return Settings(REDIS_URL=SecretStr(url))
+
+
+def test_the_embedded_store_needs_no_advice_and_keeps_no_trace(
+    admin: redis.Redis, store_url: str
+) -> None:
+    assert check_store(at(store_url)) == []
+    assert admin.dbsize() == 0
+
+
+def test_a_user_with_the_rights_that_we_name_will_do(admin: redis.Redis, store_url: str) -> None:
+    assert check_store(of_user(admin, store_url, ENOUGH)) == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "missing"),
+    [
+        ((*ENOUGH, "-publish"), "PUBLISH"),
+        ((*ENOUGH, "-eval"), "EVAL"),
+        ((*ENOUGH, "-xadd"), "XADD"),
+        ((*ENOUGH[:-1], "resetchannels"), "PUBLISH"),
+        ((*ENOUGH[:3], "~arq:*", "&slowcall:*"), "SET slowcall:"),
+        ((*ENOUGH[:3], "~slowcall:*", "&slowcall:*"), "GET arq:"),
+    ],
+)
+def test_a_missing_right_is_named(
+    admin: redis.Redis, store_url: str, rules: tuple[str, ...], missing: str
+) -> None:
+    with pytest.raises(SettingsError, match=f"REDIS_URL: its user may not {missing}"):
+        check_store(of_user(admin, store_url, rules))
+
+
+def test_without_info_the_start_goes_on_and_says_so(admin: redis.Redis, store_url: str) -> None:
+    (line,) = check_store(of_user(admin, store_url, (*ENOUGH, "-info")))
+    assert "cannot see how it keeps its data" in line
+
+
+def test_a_store_that_evicts_is_warned_of(admin: redis.Redis, store_url: str) -> None:
+    admin.config_set("maxmemory-policy", "allkeys-lru")
+    (line,) = check_store(at(store_url))
+    assert "allkeys-lru" in line
+    assert "noeviction" in line
+
+
+def test_a_store_that_keeps_nothing_is_warned_of(admin: redis.Redis, store_url: str) -> None:
+    admin.config_set("appendonly", "no")
+    try:
+        (line,) = check_store(at(store_url))
+        assert "appendonly" in line
+    finally:
+        admin.config_set("appendonly", "yes")
+        wait_until(lambda: not admin.info()["aof_rewrite_in_progress"], "it is written anew")
+
+
+def test_a_wrong_password_is_a_wrong_setting(admin: redis.Redis, store_url: str) -> None:
+    settings = of_user(admin, store_url, ENOUGH)
+    admin.execute_command("ACL", "SETUSER", "limited", "resetpass", ">other")  # type: ignore[no-untyped-call]
+    with pytest.raises(SettingsError, match=r"REDIS_URL: .* refuses us") as caught:
+        check_store(settings)
+    assert "limited:pw" not in str(caught.value)
+
+
+def test_a_store_that_is_away_is_named_without_its_password() -> None:
+    with pytest.raises(
+        StoreUnavailable, match=r"redis://127\.0\.0\.1:1/0 does not answer"
+    ) as caught:
+        check_store(at("redis://:hunter2@127.0.0.1:1/0"))
+    assert "hunter2" not in str(caught.value)
