@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from typing import Any, Final, TypeVar
 from uuid import uuid4
 
@@ -13,7 +15,7 @@ import orjson
 
 from tasks.deltas import DeltaLog, Deltas
 from tasks.draft import Answer
-from tasks.errors import CallFailed, Drained, OptionRefused
+from tasks.errors import CallFailed, Drained, OptionRefused, RunLost
 from tasks.lease import Held
 from tasks.model import ModelClient
 from tasks.settle import Settler
@@ -22,6 +24,7 @@ from tasks.store import Begun, Progress, Run, Settlement, Store, StoredStep
 T = TypeVar("T")
 
 WAITING_FOR_MODEL: Final = "waiting for the model"
+ANSWERING: Final = "the model answers"
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,18 +262,30 @@ class Context:
     async def _tell_start(self) -> None:
         if self._reused:
             await self.progress(self._progress.done)
-        elif self._progress.total is None and self._progress.note != WAITING_FOR_MODEL:
+        elif self._progress.total is None:
             await self.progress(self._progress.done, note=WAITING_FOR_MODEL)
 
     async def _request(
         self, body: dict[str, Any], key: str, deltas: Deltas | None, timeout_s: float
     ) -> Answer:
-        if deltas is None:
-            return await self._model.chat(body, idempotency_key=key, timeout_s=timeout_s)
-        async with deltas:
-            return await self._model.chat(
-                body, idempotency_key=key, timeout_s=timeout_s, on_text=deltas.add
-            )
+        opened = asyncio.Event()
+        chat = partial(
+            self._model.chat, body, idempotency_key=key, timeout_s=timeout_s, on_open=opened.set
+        )
+        teller = asyncio.create_task(self._tell_answering(opened))
+        try:
+            if deltas is None:
+                return await chat()
+            async with deltas:
+                return await chat(on_text=deltas.add)
+        finally:
+            teller.cancel()
+
+    async def _tell_answering(self, opened: asyncio.Event) -> None:
+        await opened.wait()
+        if self._progress.note == WAITING_FOR_MODEL:
+            with suppress(RunLost):
+                await self.progress(self._progress.done, note=ANSWERING)
 
 
 def _answered(end: Settlement, answer: Answer, progress: Progress | None) -> Settlement:

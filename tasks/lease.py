@@ -120,7 +120,7 @@ class Leases:
         """Renew all leases now; what is lost is stopped. Raises StoreUnavailable."""
         before = monotonic()
         runs = [held.run for held in self._held.values()]
-        about = {**self._about, "running": len(runs)}
+        about = {**self._about, "running": len(runs), "lease_s": self._lease_s}
         lost = await self._store.renew(self._worker, runs, self._lease_s, about)
         self._renewed = before
         for run in runs:

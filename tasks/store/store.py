@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from tasks.keys import name
+from tasks.keys import ALL, name
+from tasks.lifecycle import Status
 from tasks.settings import Settings
 from tasks.store.client_verbs import ClientVerbs
 from tasks.store.connect import connect_redis
-from tasks.store.fragments import loads
+from tasks.store.fragments import loads, quoted
 from tasks.store.scripts import Scripts
 from tasks.store.worker_verbs import WorkerVerbs
 
@@ -41,13 +42,39 @@ class Store(ClientVerbs, WorkerVerbs):
         await self.ask(lambda: self.redis.ping())
 
     async def workers(self) -> list[dict[str, Any]]:
-        """What each live worker says of itself."""
+        """What each worker that renewed within its last lease says of itself."""
         said = await self.ask(lambda: self.redis.hgetall(name("workers")))
-        return [
-            {"worker": worker.decode(), **loads(about.partition(b"\n")[2])}
-            for worker, about in said.items()
-        ]
+        seconds, _ = await self.ask(lambda: self.redis.time())
+        workers = []
+        for worker, words in said.items():
+            renewed_ms, _, about = words.partition(b"\n")
+            facts = loads(about)
+            if int(renewed_ms) / 1000 >= seconds - facts["lease_s"]:
+                workers.append({"worker": worker.decode(), **facts})
+        return sorted(workers, key=lambda facts: str(facts["since"]))
 
     async def live_workers(self) -> int:
-        """How many workers renewed their leases lately."""
+        """How many workers live."""
         return len(await self.workers())
+
+    async def stats(self) -> dict[str, Any]:
+        """How much waits and for how long (seconds), how much runs, who works."""
+
+        async def counts() -> Any:
+            async with self.redis.pipeline(transaction=True) as pipe:
+                pipe.zcard(name("waiting"))
+                pipe.zrange(name("waiting"), 0, 0, withscores=True)
+                pipe.zcard(name("index", ALL, quoted(Status.RUNNING), ALL))
+                pipe.time()
+                return await pipe.execute()
+
+        depth, oldest, running, (seconds, micros) = await self.ask(counts)
+        wait_s = seconds + micros / 1e6 - oldest[0][1] / 1000 if oldest else 0.0
+        workers = await self.workers()
+        return {
+            "queue_depth": depth,
+            "running": running,
+            "oldest_wait_s": round(max(0.0, wait_s), 3),
+            "live_workers": len(workers),
+            "workers": workers,
+        }

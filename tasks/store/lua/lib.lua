@@ -233,7 +233,7 @@ end
 local function conclude(job, status, now, result, err)
   close_open_calls(job, now)
   redis.call('HSET', job.key, 'result', result or 'null', 'error', err or 'null', 'retry_at', 'null',
-    'finished_at', iso(now))
+    'note', 'null', 'finished_at', iso(now))
   redis.call('HDEL', job.key, 'worker', 'claim')
   redis.call('ZREM', K('waiting'), job.id)
   redis.call('ZREM', K('turns', job.kind, job.user), job.entry)
