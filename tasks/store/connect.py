@@ -7,6 +7,7 @@ from typing import Final
 from redis.asyncio import BlockingConnectionPool, Redis
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
+from redis.exceptions import ConnectionError
 
 from tasks.errors import SettingsError
 from tasks.settings import Settings
@@ -18,8 +19,8 @@ _ANSWER_S: Final = 5.0
 def connect_redis(settings: Settings, *, answer_s: float = _ANSWER_S) -> Redis:
     """A client for the store of `settings`; no request is made yet.
 
-    `answer_s` bounds each reply. A lost connection is tried again at once and once more, so that a
-    dropped idle socket is never an error; outages are left to the caller.
+    `answer_s` bounds each reply. A lost connection is made anew twice within a moment, so that a
+    dropped idle socket is never an error; outages and silence are left to the caller.
     Raises SettingsError without REDIS_URL (whoever starts a part joins the embedded store first).
     """
     if settings.redis_url is None:
@@ -31,6 +32,6 @@ def connect_redis(settings: Settings, *, answer_s: float = _ANSWER_S) -> Redis:
         socket_connect_timeout=1.0,
         socket_timeout=answer_s,
         health_check_interval=15,
-        retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2),
+        retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2, (ConnectionError,)),
     )
     return Redis.from_pool(pool)

@@ -16,15 +16,21 @@ local function earliest()
   return best, best_due
 end
 
+-- The record is gone (evicted, or not ours): whoever waited behind this entry must not wait for ever.
+local function drop(kind, entry)
+  redis.call('ZREM', K('queue', kind), entry)
+  redis.call('DEL', K('arq', entry), K('tries', entry))
+  local heads = redis.call('HGETALL', K('heads', kind))
+  for i = 1, #heads, 2 do
+    if heads[i + 1] == entry then promote(kind, heads[i], now) end
+  end
+end
+
 local function take(kind, entry, nth)
   local id, life = string.match(entry, '^([^:]+):(%d+)$')
   local job = id and load(id)
   local queue = K('queue', kind)
-  if not job or job.life ~= life or job.finished_at ~= 'null' then
-    redis.call('ZREM', queue, entry)
-    redis.call('DEL', K('arq', entry), K('tries', entry))
-    return
-  end
+  if not job or job.life ~= life or job.finished_at ~= 'null' then return drop(kind, entry) end
   if job.worker and job.worker ~= A.worker and grace > now then
     redis.call('ZADD', queue, grace, entry)
     return
