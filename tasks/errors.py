@@ -22,6 +22,7 @@ SlowcallError
 │   └── CallFailed           one request to the model gave no usable answer
 │       ├── NotSent          it never reached the endpoint: nothing bought
 │       ├── Rejected         the endpoint refused it: nothing bought
+│       │   ├── ContentRefused  it never answers this content: a filter, too long
 │       │   ├── OptionRefused   it does not know `stream_options`: ask again without
 │       │   └── RateLimited  it asked us to wait: the lane closes, no attempt is counted
 │       ├── OutcomeUnknown   it was sent and no usable answer came: perhaps bought
@@ -160,6 +161,13 @@ class CallFailed(JobError):
     request_id: str | None = None
 
 
+    @property
+    def about_content(self) -> bool:
+        """Whether this very content will never be answered, while other content may be."""
+        unusable = isinstance(self, Unusable) and self.type == "permanent"
+        return unusable or isinstance(self, ContentRefused)
+
+
 class NotSent(CallFailed):
     """The request never reached the endpoint."""
 
@@ -170,6 +178,12 @@ class Rejected(CallFailed):
     """The endpoint refused the request."""
 
     outcome = "rejected"
+
+
+class ContentRefused(Rejected):
+    """The endpoint never answers this content: a filter withholds it, or it is too long."""
+
+    type = "permanent"
 
 
 class OptionRefused(Rejected):

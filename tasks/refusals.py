@@ -1,7 +1,8 @@
 """PURE: what an endpoint's refusal means: an HTTP status, an error object, the headers beside it.
 
-quota spent, content filter, context too long   permanent             rejected
-400 401 403 404 413 422 501, other 4xx, 3xx     permanent             rejected
+content filter, context too long, 413           permanent, content    rejected
+quota spent                                     permanent             rejected
+400 401 403 404 422 501, other 4xx, 3xx         permanent             rejected
 409 425 500 503 505 529                         transient             rejected
 408 502 504 52x, other 5xx                      transient             unknown: perhaps bought
 429; 503 that names a time or loads a model     rate limited          rejected
@@ -21,6 +22,7 @@ from typing import Any
 
 from tasks.errors import (
     CallFailed,
+    ContentRefused,
     ErrorType,
     OptionRefused,
     OutcomeUnknown,
@@ -32,6 +34,7 @@ from tasks.retry import asked_wait_s
 Judgement = tuple[type[CallFailed], ErrorType]
 
 PERMANENT: Judgement = (Rejected, "permanent")
+CONTENT: Judgement = (ContentRefused, "permanent")
 TRANSIENT: Judgement = (Rejected, "transient")
 LIMITED: Judgement = (RateLimited, "rate_limited")
 PERHAPS_BOUGHT: Judgement = (OutcomeUnknown, "transient")
@@ -39,6 +42,7 @@ PERHAPS_BOUGHT: Judgement = (OutcomeUnknown, "transient")
 _STATUS: dict[int, Judgement] = {
     408: PERHAPS_BOUGHT,
     409: TRANSIENT,
+    413: CONTENT,
     425: TRANSIENT,
     429: LIMITED,
     500: TRANSIENT,
@@ -50,8 +54,9 @@ _STATUS: dict[int, Judgement] = {
 _BY_CLASS = {3: PERMANENT, 4: PERMANENT, 5: PERHAPS_BOUGHT}
 
 # What no second attempt can change, whatever status it comes with: in a code, or in words.
-_HOPELESS = re.compile(
-    r"insufficient_quota|billing_|content_?filter|content_policy"
+_HOPELESS = re.compile(r"insufficient_quota|billing_", re.IGNORECASE)
+_CONTENT = re.compile(
+    r"content_?filter|content_policy"
     r"|context[ _](length|size|window)|maximum context|prompt is too long",
     re.IGNORECASE,
 )
@@ -131,8 +136,9 @@ def why_unreachable(causes: Sequence[BaseException]) -> tuple[str, ErrorType]:
 
 
 def _judged(status: int, fault: Fault, wait_s: float | None) -> Judgement:
-    if _HOPELESS.search(fault.words) or _HOPELESS.search(fault.message):
-        return PERMANENT
+    for pattern, judgement in ((_HOPELESS, PERMANENT), (_CONTENT, CONTENT)):
+        if pattern.search(fault.words) or pattern.search(fault.message):
+            return judgement
     if status == 503 and (wait_s is not None or _LOADING.search(fault.message)):
         return LIMITED
     if status:

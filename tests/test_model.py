@@ -19,6 +19,7 @@ from pydantic import SecretStr
 
 from tasks.errors import (
     CallFailed,
+    ContentRefused,
     OptionRefused,
     OutcomeUnknown,
     RateLimited,
@@ -482,17 +483,17 @@ THOUGHT += [delta({"reasoning": "hm ", "content": None})] * 25
         ),
         pytest.param(
             HJ({"error": {"code": "context_length_exceeded", "message": "too much"}}, status=400),
-            Fails(Rejected, "permanent", 400, "too much"),
+            Fails(ContentRefused, "permanent", 400, "too much"),
             id="A18 code",
         ),
         pytest.param(
             HJ({"message": "longer than the model's context length"}, status=500),
-            Fails(Rejected, "permanent", 500, "context length"),
+            Fails(ContentRefused, "permanent", 500, "context length"),
             id="A18 words",
         ),
         pytest.param(
             HS(error("maximum context length is 4096 tokens", code=500)),
-            Fails(Rejected, "permanent", 500, "4096"),
+            Fails(ContentRefused, "permanent", 500, "4096"),
             id="A18 in a stream",
         ),
         pytest.param(
@@ -504,12 +505,12 @@ THOUGHT += [delta({"reasoning": "hm ", "content": None})] * 25
         pytest.param(HS(C("par"), FIN("content_filter"), DONE), FILTERED, id="A20 stream"),
         pytest.param(
             HJ({"error": {"code": "content_filter", "message": "filtered"}}, status=400),
-            Fails(Rejected, "permanent", 400, "filtered"),
+            Fails(ContentRefused, "permanent", 400, "filtered"),
             id="A20 400",
         ),
         pytest.param(
             HJ(completion(None, finish="content_filter"), status=400),
-            Fails(Rejected, "permanent", 400, "content filter"),
+            Fails(ContentRefused, "permanent", 400, "content filter"),
             id="A20 400 with a completion",
         ),
         pytest.param(
