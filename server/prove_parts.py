@@ -243,17 +243,20 @@ def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
 
 def _answers(url: str) -> bool:
     try:
-        return bool(httpx.get(url, timeout=2).is_success)
+        return bool(httpx.get(url, timeout=2, trust_env=False).is_success)
     except httpx.TransportError:
         return False
 
 
 def meter(lab: Part) -> dict[str, Any]:
     """The books of a lab model: what it sold."""
-    books: dict[str, Any] = httpx.get(f"{lab.url}/ledger", timeout=10).json()
+    books: dict[str, Any] = httpx.get(
+        f"{lab.url}/ledger", timeout=10, trust_env=False
+    ).json()
     return books
 
 
 def misbehave(lab: Part, *rules: Mapping[str, Any]) -> None:
     """Put these rules (lab_faults.py) in force instead of the old ones."""
-    httpx.post(f"{lab.url}/faults", json=list(rules), timeout=10).raise_for_status()
+    answer = httpx.post(f"{lab.url}/faults", json=list(rules), timeout=10, trust_env=False)
+    answer.raise_for_status()
