@@ -394,7 +394,7 @@ THOUGHT += [delta({"reasoning": "hm ", "content": None})] * 25
                 b'"type":"invalid_request_error"}\n\n',
                 DONE,
             ),
-            Fails(Rejected, "permanent", 400, "request exceeds context size"),
+            Fails(ContentRefused, "permanent", 400, "request exceeds context size"),
             id="A2 field",
         ),
         pytest.param(
