@@ -1,0 +1,159 @@
+"""The parts of a browser test: one Chromium, one server, a store of its own, a worker in hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, sync_playwright
+from pydantic import SecretStr
+
+from server.valkey import EmbeddedStore
+from tasks.settings import Settings
+from tests.browser.hand import Hand, until
+
+ARGUMENTS = [
+    "--no-sandbox",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser", "chrome")
+NO_BROWSER = (
+    "The browser tests need Chromium or Chrome: none is on PATH and Playwright could not fetch one."
+)
+
+
+def launch(playwright: Playwright) -> Browser:
+    """The system's Chromium or Chrome, else the one that Playwright has or fetches."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path:
+        return playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+    try:
+        return playwright.chromium.launch(args=ARGUMENTS)
+    except Error:
+        fetched = subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"])
+        if fetched.returncode:
+            pytest.fail(NO_BROWSER)
+        return playwright.chromium.launch(args=ARGUMENTS)
+
+
+class Server:
+    """A server process that a test can stop and start again at the same address."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._environment = {**os.environ, **environment}
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        command = [sys.executable, "-m", "uvicorn", "server.app:app", "--port", str(self.port)]
+        self._process = subprocess.Popen(
+            [*command, "--log-level", "warning"], env=self._environment
+        )
+        until(self._answers, "the server does not answer", 20)
+
+    def stop(self) -> None:
+        """Stop it in order."""
+        if self._process:
+            self._process.terminate()
+            self._process.wait(10)
+            self._process = None
+
+    def _answers(self) -> bool:
+        assert self._process
+        assert self._process.poll() is None, "the server ended"
+        try:
+            with urllib.request.urlopen(f"{self.url}/healthz", timeout=1) as answer:
+                return bool(answer.status == 200)
+        except OSError:
+            return False
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """One browser for all tests."""
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture(scope="session")
+def page_settings(valkey: EmbeddedStore) -> Iterator[Settings]:
+    """The settings of the page's server and worker: they share the session's store."""
+    with tempfile.TemporaryDirectory(prefix="slowcall-page-") as folder:
+        yield Settings(REDIS_URL=SecretStr(valkey.url), data_dir=Path(folder))
+
+
+@pytest.fixture(scope="session")
+def running_server(valkey: EmbeddedStore) -> Iterator[Server]:
+    """One server for all tests."""
+    server = Server({"REDIS_URL": valkey.url, "SLOWCALL_QUOTA": "0"})
+    server.start()
+    yield server
+    server.stop()
+
+
+@pytest.fixture
+def server(running_server: Server, store_url: str) -> Server:
+    """The server, on an empty store."""
+    return running_server
+
+
+@pytest.fixture
+def hand(server: Server, page_settings: Settings) -> Iterator[Hand]:
+    """A worker that does what the test says."""
+    with Hand(page_settings) as hand:
+        hand.alive()
+        yield hand
+
+
+@pytest.fixture
+def browse(chromium: Browser, server: Server) -> Iterator[Callable[..., BrowserContext]]:
+    """Make browsers of their own (cookies, storage, locks), watched: no script may fail on the
+    page and nothing may be asked of any other host."""
+    contexts: list[BrowserContext] = []
+    wrong: list[str] = []
+
+    def make(**options: Any) -> BrowserContext:
+        context = chromium.new_context(base_url=server.url, **{"locale": "en-GB", **options})
+        context.set_default_timeout(10_000)
+        context.on("weberror", lambda error: wrong.append(str(error.error)))
+        context.on("request", lambda request: _foreign(request.url, server.url, wrong))
+        contexts.append(context)
+        return context
+
+    yield make
+    for context in contexts:
+        context.close()
+    assert not wrong, wrong
+
+
+def _foreign(url: str, home: str, wrong: list[str]) -> None:
+    if not url.startswith((home, "blob:", "data:")):
+        wrong.append(f"a request left the page: {url}")
+
+
+@pytest.fixture
+def page(browse: Callable[..., BrowserContext]) -> Page:
+    """The page, opened and connected."""
+    page = browse().new_page()
+    page.goto("/")
+    page.wait_for_selector("body[data-connection=open]")
+    return page
