@@ -1,0 +1,1 @@
+"""How slowcall behaves, told one lesson at a time: read these first."""
