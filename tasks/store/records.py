@@ -120,11 +120,15 @@ class Begun:
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """How far a job is: `total` is None while unknown; `note` says it in words."""
+    """How far a job is: `total` is None while unknown; `note` says it in words.
+
+    `plan` is for kinds that tell what they are going to do: `{"step", "task", "done"}` for each.
+    """
 
     done: int
     total: int | None
     note: str
+    plan: list[dict[str, Any]] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,8 @@ _PARKED: Final = error_template(
     "on_unknown is park, so a person decides.",
 )
 _SWEEP: Final = 100
+_AT_DOOR: Final = {401, 403, 409, 425, 429, 503}
+"""Refusals before anything ran; 409 is also said while an earlier request of the key is at work."""
 
 
 class WorkerVerbs(StoreBase):
@@ -98,10 +100,25 @@ class WorkerVerbs(StoreBase):
         """Close a call's line from the arguments that a spool kept. Raises RunLost as `settle`."""
         _held(*await self.scripts.call("settle", **arguments))
 
+    async def blob(self, run: Run) -> bytes | None:
+        """The document that was uploaded with the job; None where there is none (any more)."""
+        blob: bytes | None = await self.ask(lambda: self.redis.get(name("blob", run.job_id)))
+        return blob
+
     async def store_step(
-        self, run: Run, step: str, hash: str, value: Any, progress: Progress | None = None
+        self,
+        run: Run,
+        step: str,
+        hash: str,
+        value: Any,
+        progress: Progress | None = None,
+        *,
+        from_blob: bool = False,
     ) -> StoredStep:
-        """Store the result of a step without a call; answers the one that counts: the first."""
+        """Store the result of a step without a call; answers the one that counts: the first.
+
+        One that was made of the uploaded document (`from_blob`) drops it in the same breath.
+        """
         word, kept = await self.scripts.call(
             "step",
             job=run.job_id,
@@ -109,6 +126,7 @@ class WorkerVerbs(StoreBase):
             step=step,
             hash=hash,
             value=dumps(value),
+            from_blob="1" if from_blob else "",
             **_progress(progress),
         )
         _held(word)
@@ -227,6 +245,7 @@ def settle_arguments(run: Run, end: Settlement) -> dict[str, Any]:
         "output_tokens": end.output_tokens,
         "request_id": end.request_id or "",
         "message": end.message,
+        "at_door": int(end.status in _AT_DOOR),
         "step": end.step,
         "hash": end.hash,
         "value": "" if end.value is None else dumps(end.value).decode(),
@@ -252,11 +271,12 @@ def _error(run: Run, problem: tuple[ErrorType, str, int | None] | None) -> bytes
 
 def _progress(progress: Progress | None) -> dict[str, Any]:
     if progress is None:
-        return {"done": 0, "total": "null", "note": ""}
+        return {"done": 0, "total": "null", "note": "", "plan": ""}
     return {
         "done": progress.done,
         "total": dumps(progress.total).decode(),
         "note": dumps(progress.note).decode(),
+        "plan": dumps(progress.plan).decode() if progress.plan else "",
     }
 
 

@@ -1,5 +1,5 @@
 -- Tell the progress of a running job. A repeat only says the same again, so it needs no operation id.
--- A: job, run, done, total, note (fragments), reused (steps taken from the store since the last time)
+-- A: job, run, done, total, note, plan (fragments; plan '' none), reused (steps taken from the store since the last time)
 -- returns: ok or lost
 local job = load(A.job)
 if not holds(job, A) then return {'lost'} end

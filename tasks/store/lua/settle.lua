@@ -2,7 +2,8 @@
 -- no answer is paid and lost between the two. A repeat by nature: a line is closed once; only
 -- `unknown` (a take-over or an end closed it for us) is booked anew by whoever knows better.
 -- A: job, run, call, outcome, status, input_tokens, output_tokens, request_id, message ('' none each),
---    step, hash, value ('' no answer), done, total, note ('' no progress to tell)
+--    step, hash, value ('' no answer), done, total, note ('' no progress to tell),
+--    plan ('' none)
 -- returns: ok, lost (booked, but the run is over) or gone (there is nothing to book it on)
 local job = load(A.job)
 local ledger, field = K('ledger', A.job), 'c:' .. A.call
@@ -21,10 +22,27 @@ line.status, line.request_id, line.message = tonumber(A.status), A.request_id, A
 line.input_tokens, line.output_tokens = tonumber(A.input_tokens), tonumber(A.output_tokens)
 redis.call('HSET', ledger, field, cjson.encode(line))
 
+-- Whether the endpoint may still hold an answer for another call of this step under the same key.
+local function in_doubt()
+  local fields = redis.call('HGETALL', ledger)
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 2) == 'c:' and fields[i] ~= field then
+      local other = cjson.decode(fields[i + 1])
+      if other.step == line.step and other.hash == line.hash and other.number == line.number
+        and (other.outcome == 'unknown' or other.outcome == 'open') then return true end
+    end
+  end
+  return false
+end
+
 if A.value == '' then
   -- A known outcome without an answer ends the life of its idempotency key: an endpoint that honours
-  -- keys would repeat the same refusal for ever. After `unknown` it may hold the answer for us.
-  if A.outcome == 'rejected' or A.outcome == 'paid' then redis.call('HINCRBY', ledger, 'n:' .. A.step, 1) end
+  -- keys would repeat the same refusal for ever. After `unknown` it may hold the answer for us, and a
+  -- refusal at the door (too many requests, still at work on it) says nothing of that.
+  local key = 'n:' .. A.step
+  local present = tonumber(redis.call('HGET', ledger, key) or 0) == line.number
+  local spent = A.outcome == 'paid' or (A.outcome == 'rejected' and not (A.at_door == '1' and in_doubt()))
+  if present and spent then redis.call('HINCRBY', ledger, key, 1) end
 elseif keep_step(job, A) then
   if word == 'ok' and A.note ~= '' then
     advance(job, A)
