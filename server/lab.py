@@ -118,6 +118,8 @@ class Chat:
                 await refuse(fault)(scope, receive, send)
                 return
             key = request.headers.get("idempotency-key")
+            if lab.meter.holds(key):
+                fault = fault.model_copy(update={"error_after": None})
             sale = self._sell(computed, fault, prompt=messages[-1][1][:SHOWN], key=key)
             if fault.drop == "after":
                 sale.state = "cut"

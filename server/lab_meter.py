@@ -48,9 +48,14 @@ class Meter:
         self._by_key: OrderedDict[str, Sale] = OrderedDict()
         self._sold_by_key: Counter[str] = Counter()
 
+    def holds(self, key: str | None) -> bool:
+        """Whether the answer under this key is sold, so that it would be told again for nothing."""
+        return self.honour_keys and key in self._by_key
+
     def sell(self, answer: LabAnswer, *, prompt: str, key: str | None) -> Sale:
         """A new sale, or, for a key that was served before, the old one."""
-        if key and self.honour_keys and (known := self._by_key.get(key)):
+        if key and self.holds(key):
+            known = self._by_key[key]
             known.replays += 1
             self.replayed += 1
             return known
