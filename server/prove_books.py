@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import quote
 
 from server.prove_orders import Order
 from server.terminal_client import Event
@@ -134,8 +135,8 @@ class Books:
     def _keys(self) -> Iterable[tuple[str, str]]:
         for delivery in self.deliveries:
             for line in delivery.lines:
-                key = f"{delivery.job['job_id']}:{line['step']}:{line['hash']}:{line['number']}"
-                yield key, line["outcome"]
+                parts = (delivery.job["job_id"], line["step"], line["hash"], line["number"])
+                yield quote(":".join(map(str, parts)), safe=":"), line["outcome"]
 
 
 def _ids(log: Sequence[Event]) -> list[int]:
