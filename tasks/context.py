@@ -6,46 +6,22 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
-from functools import partial
 from typing import Any, Final, TypeVar
-from uuid import uuid4
 
 import orjson
 
+from tasks.calls import Calls, Order, Reply
 from tasks.deltas import DeltaLog, Deltas
-from tasks.draft import Answer
-from tasks.errors import CallFailed, Drained, OptionRefused, RunLost
+from tasks.errors import RunLost
 from tasks.lease import Held
 from tasks.model import ModelClient
 from tasks.settle import Settler
-from tasks.store import Begun, Progress, Run, Settlement, Store, StoredStep
+from tasks.store import Progress, Run, Store, StoredStep
 
 T = TypeVar("T")
 
 WAITING_FOR_MODEL: Final = "waiting for the model"
 ANSWERING: Final = "the model answers"
-
-
-@dataclass(frozen=True, slots=True)
-class Reply:
-    """An answer as a step keeps it. `source` is `model` or `lab`."""
-
-    text: str
-    source: str
-    model: str
-    finish_reason: str
-    tool_calls: list[dict[str, Any]]
-
-    @classmethod
-    def of(cls, answer: Answer) -> Reply:
-        """What is kept of an answer; the reasoning is not."""
-        source = "lab" if answer.lab else "model"
-        return cls(answer.text, source, answer.model, answer.finish_reason, answer.tool_calls)
-
-    def result(self) -> dict[str, Any]:
-        """The reply as a job's result."""
-        return {name: value for name, value in asdict(self).items() if value != []}
 
 
 class Context:
@@ -60,10 +36,9 @@ class Context:
     ) -> None:
         self.run = run
         self.held = held
-        self.called_in_vain = False
+        self.calls = Calls(run, held, store=store, model=model, settler=settler)
         self._store = store
         self._model = model
-        self._settler = settler
         self._stored: dict[str, StoredStep] = {}
         self._visited: set[str] = set()
         self._progress = Progress(0, None, "")
@@ -94,7 +69,7 @@ class Context:
         hash = fingerprint(key)
         stored = await self._take(name, hash)
         if stored is None:
-            self._go_on()
+            self.held.go_on()
             value = await make()
             stored = await self._store.store_step(self.run, name, hash, value)
         return stored.value  # type: ignore[no-any-return]
@@ -119,7 +94,7 @@ class Context:
         stored = await self._take(step, hash)
         if stored is None:
             timeout_s = timeout_s or self.run.options["timeout_s"]
-            stored = await self._buy(body, step, hash, deltas, timeout_s, counts)
+            stored = await self._buy(step, body, hash, timeout_s, deltas, counts)
         elif counts:
             self._one_more()
         reply = Reply(**stored.value)
@@ -187,10 +162,6 @@ class Context:
         self._progress = Progress(done, total, note)
         return self._progress
 
-    def _go_on(self) -> None:
-        if self.held.draining:
-            raise Drained("This worker leaves.")
-
     async def _take(self, step: str, hash: str) -> StoredStep | None:
         self._visited.add(step)
         stored = self._stored.get(step)
@@ -203,115 +174,35 @@ class Context:
 
     async def _buy(
         self,
-        body: dict[str, Any],
         step: str,
+        body: dict[str, Any],
         hash: str,
-        deltas: Deltas | None,
         timeout_s: float,
+        deltas: Deltas | None,
         counts: bool,
     ) -> StoredStep:
-        """Ask, and once more where the endpoint does not know an option: two calls, two lines."""
-        for last in (False, True):
-            try:
-                return await self._call(body, step, hash, deltas, timeout_s, counts)
-            except OptionRefused:
-                if last:
-                    raise
-        raise AssertionError("the second refusal is raised")
-
-    async def _call(
-        self,
-        body: dict[str, Any],
-        step: str,
-        hash: str,
-        deltas: Deltas | None,
-        timeout_s: float,
-        counts: bool,
-    ) -> StoredStep:
-        """begin -> one request -> settle: the paid-once protocol."""
-        self._go_on()
-        await self._tell_start()
-        call = uuid4().hex
-        begun = await self._store.begin(
-            self.run, call=call, step=step, model=body["model"], hash=hash
-        )
-        if not isinstance(begun, Begun):
-            return begun
-        key = f"{self.run.job_id}:{step}:{hash}:{begun.number}"
-        end = Settlement(call, step, hash, "unknown", message="The call was closed.")
-        request = asyncio.create_task(self._request(body, key, deltas, timeout_s))
-        self.held.calls[step] = request
-        try:
-            answer = await request
-            end = _answered(end, answer, self._one_more() if counts else None)
-        except CallFailed as failure:
-            self.called_in_vain |= failure.outcome == "unknown"
-            end = _failed(end, failure)
-            raise
-        except asyncio.CancelledError:
-            if step in self.held.answered and self.held.stopped is None:
-                raise Drained(
-                    "The answer came from another worker: it is taken by the next run."
-                ) from None
-            raise
-        finally:
-            del self.held.calls[step]
-            await self._settler.settle(self.run, end)
-        return StoredStep(hash, end.value)
-
-    async def _tell_start(self) -> None:
         if self._reused:
             await self.progress(self._progress.done)
-        elif self._progress.total is None:
-            await self.progress(self._progress.done, note=WAITING_FOR_MODEL)
-
-    async def _request(
-        self, body: dict[str, Any], key: str, deltas: Deltas | None, timeout_s: float
-    ) -> Answer:
         opened = asyncio.Event()
-        chat = partial(
-            self._model.chat, body, idempotency_key=key, timeout_s=timeout_s, on_open=opened.set
-        )
+        progress = self._one_more if counts else _nothing
+        order = Order(step, body, hash, timeout_s, deltas, opened.set, progress)
+        if self._progress.total is not None:
+            return await self.calls.buy(order)
+        await self.progress(self._progress.done, note=WAITING_FOR_MODEL)
         teller = asyncio.create_task(self._tell_answering(opened))
         try:
-            if deltas is None:
-                return await chat()
-            async with deltas:
-                return await chat(on_text=deltas.add)
+            return await self.calls.buy(order)
         finally:
             teller.cancel()
 
     async def _tell_answering(self, opened: asyncio.Event) -> None:
         await opened.wait()
-        if self._progress.note == WAITING_FOR_MODEL:
-            with suppress(RunLost):
-                await self.progress(self._progress.done, note=ANSWERING)
+        with suppress(RunLost):
+            await self.progress(self._progress.done, note=ANSWERING)
 
 
-def _answered(end: Settlement, answer: Answer, progress: Progress | None) -> Settlement:
-    return replace(
-        end,
-        outcome="paid",
-        status=200,
-        input_tokens=answer.input_tokens,
-        output_tokens=answer.output_tokens,
-        request_id=answer.request_id,
-        message="",
-        value=asdict(Reply.of(answer)),
-        progress=progress,
-    )
-
-
-def _failed(end: Settlement, failure: CallFailed) -> Settlement:
-    return replace(
-        end,
-        outcome=failure.outcome,
-        status=failure.upstream_status,
-        input_tokens=failure.input_tokens,
-        output_tokens=failure.output_tokens,
-        request_id=failure.request_id,
-        message=str(failure),
-    )
+def _nothing() -> None:
+    return None
 
 
 def fingerprint(value: Any) -> str:

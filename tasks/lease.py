@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from time import monotonic
 from typing import Any
 
-from tasks.errors import RunLost, SlowcallError, StoreUnavailable
+from tasks.errors import Drained, RunLost, SlowcallError, StoreUnavailable
 from tasks.store import Run, Store
 
 log = logging.getLogger("slowcall.lease")
@@ -26,10 +26,10 @@ class Held:
         self._leases = leases
         self._task: asyncio.Task[Any] | None = None
 
-    @property
-    def draining(self) -> bool:
-        """Whether no new call may begin: the worker leaves, or this run makes way for the next."""
-        return self._leases.draining or bool(self.answered)
+    def go_on(self) -> None:
+        """Raises Drained where nothing new may begin: the worker leaves, or this run makes way."""
+        if self._leases.draining or self.answered:
+            raise Drained("This run makes way.")
 
     def attend(self, task: asyncio.Task[Any]) -> None:
         """The task that `stop` ends."""

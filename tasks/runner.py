@@ -166,7 +166,7 @@ class Runner:
             attempts=run.attempt,
             max_attempts=run.max_attempts,
             on_unknown=run.options["on_unknown"],
-            paid_unknown=context.called_in_vain,
+            paid_unknown=context.calls.in_vain,
             waited_s=run.waited_ms / 1000,
             max_wait_s=settings.max_wait_s,
             backoff=partial(_backoff_s, settings),

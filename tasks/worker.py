@@ -1,4 +1,4 @@
-"""The arq worker: claim due entries, run them, keep their leases, leave in good order."""
+"""A worker put together: its parts started, told to leave by a signal, ended in the right order."""
 
 from __future__ import annotations
 
@@ -11,15 +11,11 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from datetime import UTC, datetime
 from importlib import metadata
-from typing import Any, Final, NoReturn
+from typing import Any, Final
 from uuid import uuid4
 
-import arq
-import orjson
-from arq.connections import ArqRedis
-from arq.worker import Retry
-
-from tasks.errors import Drained, RunLost, SettingsError, StoreUnavailable
+from tasks.arq_worker import LAST_WORDS_S, Worker
+from tasks.errors import RunLost, SettingsError, StoreUnavailable
 from tasks.keys import name
 from tasks.kinds import Kind, load_kinds
 from tasks.lease import Leases
@@ -27,161 +23,12 @@ from tasks.model import ModelClient
 from tasks.runner import Runner
 from tasks.settings import Settings
 from tasks.settle import Settler
-from tasks.store import Claimed, Store
+from tasks.store import Store
 from tasks.store.listen import listen
 
 log = logging.getLogger("slowcall.worker")
 
-_LONGEST_SLEEP_S: Final = 1.0
-_LAST_WORDS_S: Final = 3.0
-_FOR_EVER: Final = 2**31
-
-
-class Worker(arq.Worker):
-    """arq's worker with its queue read our way: DESIGN section 5 says why for each change.
-
-    arq deletes a queue entry and its definition whenever a job function returns or raises, and does
-    not look whether they are still its own. So ours always leaves by `Retry`, and arq's own endings
-    have no effect: only the store's scripts touch entries and definitions.
-    """
-
-    def __init__(
-        self,
-        settings: Settings,
-        *,
-        worker: str,
-        kinds: Sequence[str],
-        store: Store,
-        runner: Runner,
-        leases: Leases,
-        burst: bool = False,
-    ) -> None:
-        pool = ArqRedis(
-            store.redis.connection_pool,
-            job_serializer=orjson.dumps,
-            job_deserializer=orjson.loads,
-        )
-        super().__init__(
-            functions=[arq.func(self._run_claimed, name="run_job", max_tries=_FOR_EVER)],
-            redis_pool=pool,
-            queue_name=name("queue", ""),
-            max_jobs=settings.concurrency,
-            job_timeout=None,  # type: ignore[arg-type]
-            keep_result=0,
-            handle_signals=False,
-            burst=burst,
-            job_serializer=orjson.dumps,
-            job_deserializer=orjson.loads,
-        )
-        self._settings = settings
-        self._worker = worker
-        self._kinds = kinds
-        self._store = store
-        self._runner = runner
-        self._leases = leases
-        self._bell = asyncio.Event()
-        self._idle = False
-        self._gone = False
-
-    async def main(self) -> None:
-        """Claim and run until it may leave. In place of arq's loop, which sleeps between looks."""
-        while not self._may_leave():
-            await self._poll_iteration()
-
-    def _may_leave(self) -> bool:
-        if self._gone:
-            return True
-        ending = not self.allow_pick_jobs or (self.burst and self._idle)
-        return ending and not self.tasks
-
-    async def _poll_iteration(self) -> None:
-        self._bell.clear()
-        self._reap()
-        room = self.max_jobs - len(self.tasks)
-        if not self.allow_pick_jobs or room <= 0 or not self._leases.fresh:
-            await self._sleep(_LONGEST_SLEEP_S if self._leases.fresh else 0.05)
-            return
-        try:
-            claimed, due_s = await self._store.claim(
-                self._worker, self._kinds, room, self._settings.lease_s
-            )
-        except StoreUnavailable as error:
-            self._leases.doubt()
-            log.warning("the store does not answer: %s", error)
-            return
-        for entry in claimed:
-            self._launch(entry)
-        self._idle = due_s is None and not claimed
-        if not claimed and not self._may_leave():
-            await self._sleep(_LONGEST_SLEEP_S if due_s is None else due_s)
-
-    async def _sleep(self, seconds: float) -> None:
-        """Until something may be due: the wake channel, the end of a task, or the time."""
-        with suppress(TimeoutError):
-            await asyncio.wait_for(self._bell.wait(), min(max(seconds, 0.001), _LONGEST_SLEEP_S))
-
-    def _launch(self, claimed: Claimed) -> None:
-        entry = claimed.entry
-        task = self.loop.create_task(self._run_after(self.tasks.get(entry), entry))
-        task.add_done_callback(self.ring)
-        self.tasks[entry] = task
-
-    async def _run_after(self, before: asyncio.Task[Any] | None, entry: str) -> None:
-        # arq keeps its jobs by id: a second one of that id would break the first, which is over
-        # in the store and only has a few lines left to go.
-        if before is not None:
-            await asyncio.wait([before])
-        await self.run_job(entry, 0)
-
-    def _reap(self) -> None:
-        for entry, task in list(self.tasks.items()):
-            if task.done():
-                del self.tasks[entry]
-                if not task.cancelled() and task.exception() is not None:
-                    log.error("entry %s goes back by its lease", entry, exc_info=task.exception())
-
-    async def _run_claimed(self, ctx: dict[str, Any]) -> NoReturn:
-        await self._runner.run(Claimed(ctx["job_id"]))
-        raise Retry
-
-    async def finish_job(self, *_: Any) -> None:
-        """Nothing: the record says how the run ended."""
-
-    async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
-        """Run it: arq could not read the entry's definition, but no truth is in that."""
-        await self._runner.run(Claimed(job_id))
-
-    def ring(self, *_: Any) -> None:
-        """Something may be due: look at once."""
-        self._bell.set()
-
-    def leave(self) -> None:
-        """Claim nothing more and begin no more calls; at the second word wait for none either."""
-        if self.allow_pick_jobs:
-            self.allow_pick_jobs = False
-            self._leases.draining = True
-            wait_s = self._settings.drain_s
-            log.info(
-                "leaving: %d jobs end their calls, up to %g s; a second signal does not wait",
-                len(self._leases),
-                wait_s,
-            )
-        else:
-            wait_s = 0
-        self.loop.call_later(wait_s, self._leases.stop_all, Drained("This worker leaves."))
-        self.loop.call_later(wait_s + _LAST_WORDS_S, self._give_up)
-        self.ring()
-
-    def part_ended(self, part: asyncio.Task[None]) -> None:
-        """A routine that runs for ever has ended: no lease is safe, so the worker leaves."""
-        if not part.cancelled():
-            log.critical("a part of the worker broke", exc_info=part.exception())
-            self.leave()
-
-    def _give_up(self) -> None:
-        """The store is away and takes nothing: what is paid lies in the spool."""
-        self._gone = True
-        self.ring()
+_SWEEP_S: Final = 1.0
 
 
 async def run_worker(
@@ -222,7 +69,7 @@ async def build_worker(
     model = ModelClient(settings, base_url=settings.ai_url.get_secret_value())
     stack.push_async_callback(model.aclose)
     settler = Settler(patient, settings.data_dir / "spool")
-    stack.push_async_callback(settler.close, _LAST_WORDS_S)
+    stack.push_async_callback(settler.close, LAST_WORDS_S)
     leases = Leases(prompt, worker_id, settings.lease_s, _about(kinds))
     runner = Runner(
         settings,
@@ -270,7 +117,7 @@ async def _sweep(store: Store, lease_s: float) -> None:
     while True:
         with suppress(StoreUnavailable):
             await store.sweep(lease_s)
-        await asyncio.sleep(_LONGEST_SLEEP_S)
+        await asyncio.sleep(_SWEEP_S)
 
 
 async def _say_goodbye(store: Store, worker_id: str) -> None:

@@ -1,0 +1,176 @@
+"""arq's worker with its queue read our way: claim by lease, wake by publish, leave in order."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, Final, NoReturn
+
+import arq
+import orjson
+from arq.connections import ArqRedis
+from arq.worker import Retry
+
+from tasks.errors import Drained, StoreUnavailable
+from tasks.keys import name
+from tasks.lease import Leases
+from tasks.runner import Runner
+from tasks.settings import Settings
+from tasks.store import Claimed, Store
+
+log = logging.getLogger("slowcall.worker")
+
+LAST_WORDS_S: Final = 3.0
+"""As long as a worker that leaves waits for the store to take its last words."""
+
+_LONGEST_SLEEP_S: Final = 1.0
+_FOR_EVER: Final = 2**31
+
+
+class Worker(arq.Worker):
+    """arq's worker with its queue read our way: DESIGN section 5 says why for each change.
+
+    arq deletes a queue entry and its definition whenever a job function returns or raises, and does
+    not look whether they are still its own. So ours always leaves by `Retry`, and arq's own endings
+    have no effect: only the store's scripts touch entries and definitions.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        worker: str,
+        kinds: Sequence[str],
+        store: Store,
+        runner: Runner,
+        leases: Leases,
+        burst: bool = False,
+    ) -> None:
+        pool = ArqRedis(
+            store.redis.connection_pool,
+            job_serializer=orjson.dumps,
+            job_deserializer=orjson.loads,
+        )
+        super().__init__(
+            functions=[arq.func(self._run_claimed, name="run_job", max_tries=_FOR_EVER)],
+            redis_pool=pool,
+            queue_name=name("queue", ""),
+            max_jobs=settings.concurrency,
+            job_timeout=None,  # type: ignore[arg-type]
+            keep_result=0,
+            handle_signals=False,
+            burst=burst,
+            job_serializer=orjson.dumps,
+            job_deserializer=orjson.loads,
+        )
+        self._settings = settings
+        self._worker = worker
+        self._kinds = kinds
+        self._store = store
+        self._runner = runner
+        self._leases = leases
+        self._bell = asyncio.Event()
+        self._idle = False
+        self._gone = False
+
+    async def main(self) -> None:
+        """Claim and run until it may leave. In place of arq's loop, which sleeps between looks."""
+        while not self._may_leave():
+            await self._poll_iteration()
+
+    def _may_leave(self) -> bool:
+        if self._gone:
+            return True
+        ending = not self.allow_pick_jobs or (self.burst and self._idle)
+        return ending and not self.tasks
+
+    async def _poll_iteration(self) -> None:
+        self._bell.clear()
+        self._reap()
+        room = self.max_jobs - len(self.tasks)
+        if not self.allow_pick_jobs or room <= 0 or not self._leases.fresh:
+            await self._sleep(_LONGEST_SLEEP_S if self._leases.fresh else 0.05)
+            return
+        try:
+            claimed, due_s = await self._store.claim(
+                self._worker, self._kinds, room, self._settings.lease_s
+            )
+        except StoreUnavailable as error:
+            self._leases.doubt()
+            log.warning("the store does not answer: %s", error)
+            return
+        for entry in claimed:
+            self._launch(entry)
+        self._idle = due_s is None and not claimed
+        if not claimed and not self._may_leave():
+            await self._sleep(_LONGEST_SLEEP_S if due_s is None else due_s)
+
+    async def _sleep(self, seconds: float) -> None:
+        """Until something may be due: the wake channel, the end of a task, or the time."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._bell.wait(), min(max(seconds, 0.001), _LONGEST_SLEEP_S))
+
+    def _launch(self, claimed: Claimed) -> None:
+        entry = claimed.entry
+        task = self.loop.create_task(self._run_after(self.tasks.get(entry), entry))
+        task.add_done_callback(self.ring)
+        self.tasks[entry] = task
+
+    async def _run_after(self, before: asyncio.Task[Any] | None, entry: str) -> None:
+        # arq keeps its jobs by id: a second one of that id would break the first, which is over
+        # in the store and only has a few lines left to go.
+        if before is not None:
+            await asyncio.wait([before])
+        await self.run_job(entry, 0)
+
+    def _reap(self) -> None:
+        for entry, task in list(self.tasks.items()):
+            if task.done():
+                del self.tasks[entry]
+                if not task.cancelled() and task.exception() is not None:
+                    log.error("entry %s goes back by its lease", entry, exc_info=task.exception())
+
+    async def _run_claimed(self, ctx: dict[str, Any]) -> NoReturn:
+        await self._runner.run(Claimed(ctx["job_id"]))
+        raise Retry
+
+    async def finish_job(self, *_: Any) -> None:
+        """Nothing: the record says how the run ended."""
+
+    async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
+        """Run it: arq could not read the entry's definition, but no truth is in that."""
+        await self._runner.run(Claimed(job_id))
+
+    def ring(self, *_: Any) -> None:
+        """Something may be due: look at once."""
+        self._bell.set()
+
+    def leave(self) -> None:
+        """Claim nothing more and begin no more calls; at the second word wait for none either."""
+        if self.allow_pick_jobs:
+            self.allow_pick_jobs = False
+            self._leases.draining = True
+            wait_s = self._settings.drain_s
+            log.info(
+                "leaving: %d jobs end their calls, up to %g s; a second signal does not wait",
+                len(self._leases),
+                wait_s,
+            )
+        else:
+            wait_s = 0
+        self.loop.call_later(wait_s, self._leases.stop_all, Drained("This worker leaves."))
+        self.loop.call_later(wait_s + LAST_WORDS_S, self._give_up)
+        self.ring()
+
+    def part_ended(self, part: asyncio.Task[None]) -> None:
+        """A routine that runs for ever has ended: no lease is safe, so the worker leaves."""
+        if not part.cancelled():
+            log.critical("a part of the worker broke", exc_info=part.exception())
+            self.leave()
+
+    def _give_up(self) -> None:
+        """The store is away and takes nothing: what is paid lies in the spool."""
+        self._gone = True
+        self.ring()

@@ -1,0 +1,148 @@
+"""The paid-once protocol: begin -> one request -> settle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from typing import Any
+from uuid import uuid4
+
+from tasks.deltas import Deltas
+from tasks.draft import Answer
+from tasks.errors import CallFailed, Drained, OptionRefused
+from tasks.lease import Held
+from tasks.model import ModelClient
+from tasks.settle import Settler
+from tasks.store import Begun, Progress, Run, Settlement, Store, StoredStep
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer as a step keeps it. `source` is `model` or `lab`."""
+
+    text: str
+    source: str
+    model: str
+    finish_reason: str
+    tool_calls: list[dict[str, Any]]
+
+    @classmethod
+    def of(cls, answer: Answer) -> Reply:
+        """What is kept of an answer; the reasoning is not."""
+        source = "lab" if answer.lab else "model"
+        return cls(answer.text, source, answer.model, answer.finish_reason, answer.tool_calls)
+
+    def result(self) -> dict[str, Any]:
+        """The reply as a job's result."""
+        return {name: value for name, value in asdict(self).items() if value != []}
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a step wants to buy: the request's body and hash, its time, who follows its text.
+
+    `opened` is called when the model begins to answer; `progress` says how far the job is with
+    this answer (None: it tells nothing).
+    """
+
+    step: str
+    body: dict[str, Any]
+    hash: str
+    timeout_s: float
+    deltas: Deltas | None
+    opened: Callable[[], None]
+    progress: Callable[[], Progress | None]
+
+
+class Calls:
+    """The calls of one run. `in_vain`: one of them ended with an outcome that nobody knows."""
+
+    def __init__(
+        self, run: Run, held: Held, *, store: Store, model: ModelClient, settler: Settler
+    ) -> None:
+        self.in_vain = False
+        self._run = run
+        self._held = held
+        self._store = store
+        self._model = model
+        self._settler = settler
+
+    async def buy(self, order: Order) -> StoredStep:
+        """The answer to an order, stored; the stored one, where it came meanwhile.
+
+        An endpoint that does not know an option is asked once more without: two calls, two lines.
+        Raises CallFailed, Drained, RunLost.
+        """
+        try:
+            return await self._call(order)
+        except OptionRefused:
+            return await self._call(order)
+
+    async def _call(self, order: Order) -> StoredStep:
+        self._held.go_on()
+        call = uuid4().hex
+        begun = await self._store.begin(
+            self._run, call=call, step=order.step, model=order.body["model"], hash=order.hash
+        )
+        if not isinstance(begun, Begun):
+            return begun
+        key = f"{self._run.job_id}:{order.step}:{order.hash}:{begun.number}"
+        end = Settlement(call, order.step, order.hash, "unknown", message="The call was closed.")
+        request = asyncio.create_task(self._request(order, key))
+        self._held.calls[order.step] = request
+        try:
+            answer = await request
+            end = _answered(end, answer, order.progress())
+        except CallFailed as failure:
+            self.in_vain |= failure.outcome == "unknown"
+            end = _failed(end, failure)
+            raise
+        except asyncio.CancelledError:
+            if order.step in self._held.answered and self._held.stopped is None:
+                raise Drained("An earlier run's answer came: the next one takes it.") from None
+            raise
+        finally:
+            del self._held.calls[order.step]
+            await self._settler.settle(self._run, end)
+        return StoredStep(order.hash, end.value)
+
+    async def _request(self, order: Order, key: str) -> Answer:
+        chat = partial(
+            self._model.chat,
+            order.body,
+            idempotency_key=key,
+            timeout_s=order.timeout_s,
+            on_open=order.opened,
+        )
+        if order.deltas is None:
+            return await chat()
+        async with order.deltas:
+            return await chat(on_text=order.deltas.add)
+
+
+def _answered(end: Settlement, answer: Answer, progress: Progress | None) -> Settlement:
+    return replace(
+        end,
+        outcome="paid",
+        status=200,
+        input_tokens=answer.input_tokens,
+        output_tokens=answer.output_tokens,
+        request_id=answer.request_id,
+        message="",
+        value=asdict(Reply.of(answer)),
+        progress=progress,
+    )
+
+
+def _failed(end: Settlement, failure: CallFailed) -> Settlement:
+    return replace(
+        end,
+        outcome=failure.outcome,
+        status=failure.upstream_status,
+        input_tokens=failure.input_tokens,
+        output_tokens=failure.output_tokens,
+        request_id=failure.request_id,
+        message=str(failure),
+    )
