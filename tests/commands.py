@@ -133,7 +133,10 @@ def descendants(pid: int) -> dict[int, str]:
 def processes() -> Mapping[int, tuple[int, str]]:
     """All live processes: id -> parent's id and command line; without zombies."""
     listed = subprocess.run(
-        ["ps", "-A", "-o", "pid=,ppid=,stat=,args="], capture_output=True, text=True, check=True
+        ["ps", "-A", "-ww", "-o", "pid=,ppid=,stat=,args="],
+        capture_output=True,
+        text=True,
+        check=True,
     ).stdout
     rows = (line.split(maxsplit=3) for line in listed.splitlines())
     return {

@@ -29,6 +29,12 @@ def of_user(admin: redis.Redis, store_url: str, rules: tuple[str, ...]) -> Setti
     return at(store_url.replace("unix://", "unix://limited:pw@"))
 
 
+def rewriting(admin: redis.Redis) -> bool:
+    info = admin.info("persistence")
+    assert isinstance(info, dict)
+    return bool(info["aof_rewrite_in_progress"])
+
+
 def at(url: str) -> Settings:
     return Settings(REDIS_URL=SecretStr(url))
 
@@ -81,7 +87,7 @@ def test_a_store_that_keeps_nothing_is_warned_of(admin: redis.Redis, store_url: 
         assert "appendonly" in line
     finally:
         admin.config_set("appendonly", "yes")
-        wait_until(lambda: not admin.info()["aof_rewrite_in_progress"], "it is written anew")
+        wait_until(lambda: not rewriting(admin), "the file is written anew")
 
 
 def test_a_wrong_password_is_a_wrong_setting(admin: redis.Redis, store_url: str) -> None:
