@@ -4,13 +4,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --constraint constraints.txt
 
-.PHONY: run test check clean
+.PHONY: run test check prove clean
 
 run: $(VENV)/run.stamp
 	@exec $(BIN)/slowcall up
 
 test: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest $(ARGS)
+
+prove: $(VENV)/run.stamp
+	@$(BIN)/slowcall prove $(ARGS)
 
 check: $(VENV)/dev.stamp
 	@$(BIN)/ruff check .

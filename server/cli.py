@@ -126,6 +126,23 @@ def watch(
     sys.exit(terminal.watch(load_settings(), job_id, as_json=json))
 
 
+@app.command()
+def prove(
+    seconds: Annotated[float, typer.Option(min=10, help="About so long in all.")] = 45,
+    jobs: Annotated[int, typer.Option(min=1, help="Orders in each round.")] = 60,
+    workers: Annotated[int, typer.Option(min=1, help="Worker processes.")] = 3,
+    lease: Annotated[float, typer.Option(min=0.5, help="Seconds of a lease.")] = 1,
+    seed: Annotated[int, typer.Option(help="Of the order in which faults come.")] = 1,
+) -> None:
+    """Prove it: faults injected into real parts, a metered model, the books. Exit 0: they hold."""
+    from rich.console import Console
+
+    from server import prove as proof
+
+    plan = proof.Plan(seconds=seconds, jobs=jobs, workers=workers, lease_s=lease, seed=seed)
+    sys.exit(0 if proof.prove(plan, Console(highlight=False)) else 1)
+
+
 def prepared(name: str, *, port: int | None = None, supervised: bool = False) -> Settings:
     """The settings, with logging set up under this name and the supervisor watched."""
     logging.basicConfig(

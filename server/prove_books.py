@@ -75,7 +75,7 @@ class Books:
     deliveries: Sequence[Delivery]
     jobs: int
     meter: Mapping[str, Any]
-    faults: Mapping[str, int] = field(default_factory=dict)
+    faults: Counter[str] = field(default_factory=Counter)
 
     @property
     def lines(self) -> dict[str, int]:

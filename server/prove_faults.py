@@ -45,7 +45,7 @@ class Havoc:
                 moves = self._moves()
             what = moves.pop()()
             self.applied[what] += 1
-            self._say(f"  {time.monotonic() - self._began:5.1f} s  {what}")
+            self._say(f"{time.monotonic() - self._began:.0f} s: {what}")
 
     def _moves(self) -> list[Callable[[], str]]:
         moves = [

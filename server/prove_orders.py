@@ -1,4 +1,4 @@
-"""What the customers of a proof do: post, post again when in doubt, post twice, watch to the end."""
+"""What the customers of a proof do: post, post again when in doubt, watch to the end."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tasks.lifecycle import FINAL
 
 PAGES: Final = 5
 PATIENCE_S: Final = 60.0
-_WORDS: Final = "a slow answer that is paid for once and told to whoever asks for it".split()
+_TEXT: Final = "a slow answer that is paid for once and told to whoever asks for it, nothing else"
 _AGAIN_S: Final = 0.1
 _AGAIN: Final = {429, 502, 503, 504}
 
@@ -52,7 +52,7 @@ def orders(count: int, seed: int) -> list[Order]:
 
 
 def _prompt(number: int) -> tuple[dict[str, Any], tuple[str, ...]]:
-    text = f"order {number} wants {' '.join(_WORDS[: 4 + number % 11])}"
+    text = f"order {number} wants {_TEXT[: 20 + number % 61]}"
     return {"input": text}, (text.upper(),)
 
 
@@ -109,8 +109,7 @@ class Customers:
             if response.status_code != 200:
                 time.sleep(_AGAIN_S)
                 return
-            for event in events(response.iter_raw()):
-                seen.append(event)
+            seen += events(response.iter_raw())  # also what came before a break
 
     def read(self, path: str) -> Any:
         """The JSON at this path. Raises Unserved."""

@@ -250,9 +250,7 @@ def _answers(url: str) -> bool:
 
 def meter(lab: Part) -> dict[str, Any]:
     """The books of a lab model: what it sold."""
-    books: dict[str, Any] = httpx.get(
-        f"{lab.url}/ledger", timeout=10, trust_env=False
-    ).json()
+    books: dict[str, Any] = httpx.get(f"{lab.url}/ledger", timeout=10, trust_env=False).json()
     return books
 
 
