@@ -145,14 +145,11 @@ def prove(
 
 def prepared(name: str, *, port: int | None = None, supervised: bool = False) -> Settings:
     """The settings, with logging set up under this name and the supervisor watched."""
-    logging.basicConfig(
-        level=logging.INFO,
-        format=f"%(asctime)s {name} %(levelname)s %(message)s",
-        datefmt="%H:%M:%S",
-        stream=sys.stderr,
-    )
-    for noisy in ("uvicorn.error", "httpx", "arq"):
-        logging.getLogger(noisy).setLevel(logging.WARNING)
+    from tasks.logs import configure_logging
+    from tasks.telemetry import configure_tracing
+
+    configure_logging(name)
+    configure_tracing(name)
     settings = load_settings()
     if supervised:
         from server.supervise import leave_with_parent

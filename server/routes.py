@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -23,7 +23,6 @@ from server.schemas import (
     Submission,
     idempotency_key,
     preferred_wait_s,
-    traceparent,
 )
 from server.uploads import read_upload
 from tasks import keys
@@ -36,7 +35,9 @@ from tasks.errors import (
     WrongType,
 )
 from tasks.kinds import Kind
+from tasks.logs import log_job
 from tasks.store import JobView, NewJob
+from tasks.telemetry import submit_span
 
 POLL_S: Final = 2
 """When to ask again for a job of which nobody knows how long it takes."""
@@ -58,7 +59,11 @@ async def submit(request: Request) -> Response:
 
 async def _submit(request: Request, parts: Parts) -> Response:
     new = await _new_job(request, parts)
-    submitted = await parts.store.submit(new, quota=parts.settings.quota)
+    with submit_span(new.kind, new.user_id, request.headers) as trace:
+        new = replace(new, trace=trace)
+        submitted = await parts.store.submit(new, quota=parts.settings.quota)
+        if not submitted.replayed:
+            log_job(submitted.job, submitted.job.status)
     job, headers = await _preferred(request, parts, submitted.job)
     headers |= rate_limit(parts.settings.quota, submitted.in_flight)
     headers["Location"] = f"{request.scope.get('root_path', '')}/jobs/{job.job_id}"
@@ -106,7 +111,6 @@ async def _new_job(request: Request, parts: Parts) -> NewJob:
         callback_url=body.callback_url,
         idempotency_key=key,
         fingerprint=asked.fingerprint,
-        traceparent=traceparent(request.headers),
         blob=asked.blob,
     )
 
@@ -204,7 +208,9 @@ async def ledger(request: Request) -> Response:
 async def cancel(request: Request) -> Response:
     """`POST /jobs/{job_id}/cancel`."""
     job = await job_of(request)
-    return job_response(await parts_of(request.scope).store.cancel(job.job_id), 200)
+    cancelled = await parts_of(request.scope).store.cancel(job.job_id)
+    log_job(cancelled, cancelled.status)
+    return job_response(cancelled, 200)
 
 
 async def retry(request: Request) -> Response:
@@ -216,6 +222,7 @@ async def retry(request: Request) -> Response:
     if request.query_params.get("dry_run") == "true":
         return json_response(await _price(parts, job))
     revived = await parts.store.revive(job.job_id, quota=parts.settings.quota, input=changes.input)
+    log_job(revived, revived.status, reason="retried by a person")
     return job_response(revived, 202)
 
 

@@ -29,9 +29,6 @@ DEFAULT_PAGE: Final = 50
 _KEY: Final = re.compile(r"[!-~]{1,255}")
 _QUOTED: Final = re.compile(r'"((?:[ !#-\[\]-~]|\\["\\])*)"')
 _WAIT: Final = re.compile(r"wait(?:\s*=\s*\"?([0-9]{1,9})\"?)?", re.IGNORECASE)
-_TRACEPARENT: Final = re.compile(
-    r"(?!ff)[0-9a-f]{2}-(?!0{32})[0-9a-f]{32}-(?!0{16})[0-9a-f]{16}-[0-9a-f]{2}(-.*)?"
-)
 
 
 def _small(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -150,9 +147,3 @@ def preferred_wait_s(headers: Headers) -> int | None:
         if match := _WAIT.fullmatch(preference.partition(";")[0].strip()):
             return min(int(match[1] or MAX_WAIT_S), MAX_WAIT_S)
     return None
-
-
-def traceparent(headers: Headers) -> str | None:
-    """The trace that the request belongs to; a malformed one is ignored, as the standard asks."""
-    value = headers.get("traceparent", "").strip()
-    return value[:55] if _TRACEPARENT.fullmatch(value) else None

@@ -10,6 +10,7 @@ from random import random
 from typing import Any
 
 import orjson
+from opentelemetry import trace
 
 from tasks.context import Context
 from tasks.errors import (
@@ -25,11 +26,14 @@ from tasks.errors import (
 from tasks.kinds import Kind
 from tasks.lease import Held, Leases
 from tasks.lifecycle import FAIL, FINISH, RELEASE
+from tasks.logs import log_job
 from tasks.model import ModelClient
+from tasks.reading import Reader
 from tasks.retry import Verdict, backoff_s, judge
 from tasks.settings import Settings
 from tasks.settle import Settler
 from tasks.store import Claimed, Store
+from tasks.telemetry import attempt_span, tell_failure
 
 log = logging.getLogger("slowcall.job")
 
@@ -57,21 +61,30 @@ class Runner:
         self._model = model
         self._leases = leases
         self._settler = settler
+        self._reader = Reader(settings)
 
     async def run(self, claimed: Claimed) -> None:
         """Run a claimed job until its record says how the run ended, or somebody else has it."""
         run = await self._store.start(claimed, self._worker)
         if run is None:
             return
-        with self._leases.hold(run) as held:
+        with attempt_span(run) as span, self._leases.hold(run) as held:
+            log_job(run, "running")
             context = Context(
-                run, held, store=self._store, model=self._model, settler=self._settler
+                run,
+                held,
+                settings=self._settings,
+                store=self._store,
+                model=self._model,
+                settler=self._settler,
+                reader=self._reader,
             )
             end = await self._perform(context)
             try:
                 await self._record(context, end)
             except RunLost:
-                log.info("job %s run %d is over: another has it", run.job_id, run.run)
+                tell_failure(span, "lost", "The run is over: another has the job.")
+                log_job(run, "left to another")
 
     async def _perform(self, context: Context) -> Result | Exception:
         """What the kind answers or raises; what stopped it, when it was stopped."""
@@ -130,10 +143,12 @@ class Runner:
         match end:
             case dict():
                 await self._store.conclude(run, FINISH, result=end)
+                log_job(run, FINISH.target)
             case RunLost():
                 raise end
             case Drained():
                 await self._store.requeue(run, RELEASE, counted=False)
+                log_job(run, RELEASE.target, reason="released")
             case _:
                 await self._record_failure(context, end)
 
@@ -143,6 +158,8 @@ class Runner:
             log.error("job %s: the kind %r raised", run.job_id, run.kind, exc_info=error)
         verdict = self._judge(context, error)
         told = (verdict.error["type"], verdict.error["message"], verdict.error["upstream_status"])
+        tell_failure(trace.get_current_span(), told[0], told[1])
+        log_end = partial(log_job, run, reason=told[0], error=told[1])
         if verdict.transition is not FAIL:
             await self._store.requeue(
                 run,
@@ -151,13 +168,17 @@ class Runner:
                 reason=verdict.reason,
                 problem=told,
                 counted=verdict.reason != "rate_limited",
+                lane=context.calls.lane if verdict.reason == "rate_limited" else "",
             )
+            log_end(verdict.transition.target, wait_s=round(verdict.wait_s, 3))
             return
         sample = await self._sample(context, error)
         if sample is not None:
             await self._store.conclude(run, FINISH, result=sample)
+            log_end(FINISH.target)
         else:
             await self._store.conclude(run, FAIL, problem=told)
+            log_end(FAIL.target)
 
     def _judge(self, context: Context, error: Exception) -> Verdict:
         run, settings = context.run, self._settings

@@ -193,7 +193,7 @@ def _record(new: NewJob) -> dict[str, Any]:
         "on_unknown": new.on_unknown,
         "memo": new.memo,
         "callback_url": new.callback_url,
-        "traceparent": new.traceparent,
+        "trace": new.trace,
     }
     fields: dict[str, Any] = {
         "user_id": dumps(new.user_id),

@@ -26,7 +26,7 @@ class NewJob:
     callback_url: str | None = None
     idempotency_key: str | None = None
     fingerprint: str = ""
-    traceparent: str | None = None
+    trace: dict[str, str] = field(default_factory=dict)
     blob: bytes | None = None
 
 
@@ -119,6 +119,13 @@ class Begun:
 
 
 @dataclass(frozen=True, slots=True)
+class NoPlace:
+    """The lane of the model is full or closed: look again after `wait_s`."""
+
+    wait_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """How far a job is: `total` is None while unknown; `note` says it in words.
 
@@ -133,7 +140,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """How a call ended, for its ledger line; `value` is the step's result where there is one."""
+    """How a call ended, for its ledger line; `value` is the step's result where there is one.
+
+    `closed_s`: for so long the model asked for no call, whoever makes it.
+    """
 
     call: str
     step: str
@@ -146,3 +156,4 @@ class Settlement:
     message: str = ""
     value: Any = None
     progress: Progress | None = None
+    closed_s: float | None = None

@@ -1,0 +1,89 @@
+"""Log lines: human on a terminal, JSON otherwise, each with its job, attempt and trace."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final, TextIO
+
+from tasks.store import JobView, Run
+from tasks.telemetry import trace_id
+
+_ABOUT: Final = (
+    *("job_id", "user_id", "kind", "attempt", "status", "reason", "wait_s", "error", "trace_id"),
+)
+_jobs = logging.getLogger("slowcall.job")
+_QUIET: Final = ("uvicorn.error", "uvicorn.access", "httpx", "arq", "apprise")
+
+
+def configure_logging(part: str, *, stream: TextIO | None = None) -> None:
+    """Send all lines of this process, ours and the libraries', to `stream` (standard error).
+
+    `part` is named in every line. Libraries speak from WARNING on: uvicorn's and arq's own lines
+    about each request and job say less than ours.
+    """
+    stream = stream or sys.stderr
+    handler = logging.StreamHandler(stream)
+    handler.setFormatter(HumanLines(part) if stream.isatty() else JsonLines(part))
+    handler.addFilter(_add_trace)
+    root = logging.getLogger()
+    root.handlers = [handler]
+    root.setLevel(logging.INFO)
+    for name in _QUIET:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def log_job(job: JobView | Run, status: str, **about: Any) -> None:
+    """The line of a transition: which job entered which status, and what is to say about it."""
+    facts = {"job_id": job.job_id, "user_id": job.user_id, "status": status, **about}
+    if isinstance(job, Run):
+        facts |= {"kind": job.kind, "attempt": job.attempt}
+    _jobs.info("job %s", status, extra=facts)
+
+
+def _add_trace(record: logging.LogRecord) -> bool:
+    if not hasattr(record, "trace_id"):
+        record.trace_id = trace_id()
+    return True
+
+
+def _about(record: logging.LogRecord) -> dict[str, Any]:
+    facts = {name: getattr(record, name, None) for name in _ABOUT}
+    return {name: value for name, value in facts.items() if value is not None}
+
+
+class HumanLines(logging.Formatter):
+    """A line for a person: the time, the part, the level, what happened, to what."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__(f"%(asctime)s {part} %(levelname)s %(message)s", datefmt="%H:%M:%S")
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        """The line with the facts of its job behind it."""
+        facts = "".join(f" {name}={value}" for name, value in _about(record).items())
+        return super().formatMessage(record) + facts
+
+
+class JsonLines(logging.Formatter):
+    """A line for a machine: one JSON object."""
+
+    def __init__(self, part: str) -> None:
+        super().__init__()
+        self._part = part
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The record as JSON; a traceback is one of its values."""
+        when = datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds")
+        line = {
+            "time": when.replace("+00:00", "Z"),
+            "level": record.levelname.lower(),
+            "part": self._part,
+            "logger": record.name,
+            "message": record.getMessage(),
+            **_about(record),
+        }
+        if record.exc_info:
+            line["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(line, ensure_ascii=False, default=str)
