@@ -22,7 +22,7 @@ from tasks.store.fragments import dumps, error, error_template, loads, quoted, s
 from tasks.store.records import Begun, Claimed, Progress, Run, Settlement, StoredStep
 
 _OVERDUE: Final = error_template("timeout", "Its time was up before it could start.")
-_LOST: Final = error_template("lost", "Attempt %d was its last, and the worker died.")
+_LOST: Final = error_template("lost", "The worker died in its last attempt; deaths in all: %d.")
 _PARKED: Final = error_template(
     "unknown",
     "The worker died during a call: nobody knows whether the model sold an answer. "
