@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 import orjson
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -34,7 +35,7 @@ from tasks.errors import (
     StoreUnavailable,
     WrongType,
 )
-from tasks.kinds import Kind
+from tasks.kinds import Kind, UploadedFile
 from tasks.logs import log_job
 from tasks.store import JobView, NewJob
 from tasks.telemetry import submit_span
@@ -96,13 +97,14 @@ async def _new_job(request: Request, parts: Parts) -> NewJob:
     asked = await _asked(request, settings.max_body)
     body = asked.submission
     user_id = caller_of(request.scope).owner(body.user_id)
-    _kind(parts, body.kind).parse(body.input)
+    kind = _kind(parts, body.kind)
+    _check_document(kind.parse(body.input), asked.blob)
     return NewJob(
         kind=body.kind,
         input=body.input,
         user_id=user_id,
-        max_attempts=body.max_attempts or settings.max_attempts,
-        timeout_s=body.timeout_s or settings.timeout_s,
+        max_attempts=body.max_attempts or kind.max_attempts or settings.max_attempts,
+        timeout_s=body.timeout_s or kind.timeout_s or settings.timeout_s,
         on_unknown=body.on_unknown or settings.on_unknown,
         deadline_s=body.deadline_s,
         expires_s=body.expires_s,
@@ -121,6 +123,13 @@ def _kind(parts: Parts, name: str) -> Kind:
         fault: Fault = {"pointer": "/kind", "message": f"one of {known}"}
         raise InvalidInput(f"There is no kind {name[:100]!r}; there is {known}.", [fault])
     return parts.kinds[name]
+
+
+def _check_document(given: BaseModel, blob: bytes | None) -> None:
+    """Raises InvalidInput for a document that is told of and did not come."""
+    if blob is None and isinstance(getattr(given, "file", None), UploadedFile):
+        fault: Fault = {"pointer": "/input/file", "message": "send the file itself"}
+        raise InvalidInput("A document is sent as the `file` of multipart/form-data.", [fault])
 
 
 def rate_limit(quota: int, in_flight: int | None) -> dict[str, str]:

@@ -6,17 +6,22 @@ import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, TypeVar
 
 import orjson
 
 from tasks.calls import Calls, Order, Reply
 from tasks.deltas import DeltaLog, Deltas
-from tasks.errors import RunLost
+from tasks.errors import PermanentError, RunLost, TransientError
 from tasks.lease import Held
 from tasks.model import ModelClient
+from tasks.reading import Reader
+from tasks.settings import Settings
 from tasks.settle import Settler
 from tasks.store import Progress, Run, Store, StoredStep
+from tasks.tally import Tally
+from tasks.tries import ONCE, Retry, tried
 
 T = TypeVar("T")
 
@@ -32,17 +37,26 @@ class Context:
     """
 
     def __init__(
-        self, run: Run, held: Held, *, store: Store, model: ModelClient, settler: Settler
+        self,
+        run: Run,
+        held: Held,
+        *,
+        settings: Settings,
+        store: Store,
+        model: ModelClient,
+        settler: Settler,
+        reader: Reader,
     ) -> None:
         self.run = run
         self.held = held
+        self.settings = settings
         self.calls = Calls(run, held, store=store, model=model, settler=settler)
         self._store = store
         self._model = model
+        self._reader = reader
         self._stored: dict[str, StoredStep] = {}
         self._visited: set[str] = set()
-        self._progress = Progress(0, None, "")
-        self._unit = ""
+        self._tally = Tally()
         self._deltas = DeltaLog(store, run)
         self._reused = 0
 
@@ -54,24 +68,47 @@ class Context:
     @property
     def done(self) -> int:
         """How much of the progress this run has come to."""
-        return self._progress.done
+        return self._tally.now.done
 
     @property
     def unvisited(self) -> set[str]:
         """Stored steps that this run never came to."""
         return self._stored.keys() - self._visited
 
-    async def step(self, name: str, make: Callable[[], Awaitable[T]], *, key: Any = None) -> T:
+    async def step(
+        self,
+        name: str,
+        make: Callable[[], Awaitable[T]],
+        *,
+        key: Any = None,
+        timeout_s: float | None = None,
+        retry: Retry = ONCE,
+    ) -> T:
         """The stored result of the step `name`, else what `make` answers (JSON-able), stored.
 
-        `key` is what the result depends on; it counts only after a person edited the input.
+        `key` is what the result depends on; it counts only after a person edited the input. A try
+        that takes more than `timeout_s` fails with a JobError of type `timeout`.
         """
         hash = fingerprint(key)
         stored = await self._take(name, hash)
         if stored is None:
-            self.held.go_on()
-            value = await make()
+            value = await tried(partial(self._made, name, make, timeout_s), retry, park=False)
             stored = await self._store.store_step(self.run, name, hash, value)
+        return stored.value  # type: ignore[no-any-return]
+
+    async def read_document(self, step: str = "read") -> list[str]:
+        """The pages of the uploaded document as texts, read once, as step `step`.
+
+        Raises PermanentError with a sentence that says what to do.
+        """
+        stored = await self._take(step, hash := fingerprint(None))
+        if stored is None:
+            self.held.go_on()
+            document = await self._store.blob(self.run)
+            if document is None:
+                raise PermanentError("The document did not come with the job: upload it again.")
+            pages = await self._reader.read(document)
+            stored = await self._store.store_step(self.run, step, hash, pages, from_blob=True)
         return stored.value  # type: ignore[no-any-return]
 
     async def ask(
@@ -82,21 +119,38 @@ class Context:
         streamed: bool = False,
         timeout_s: float | None = None,
         counts: bool = False,
+        refusable: bool = False,
+        retry: Retry = ONCE,
     ) -> Reply:
         """The model's answer to `body` (of an OpenAI chat completion), bought once as step `step`.
 
         `streamed` publishes its text as `delta` events while it comes; `counts` makes the step one
-        more of the progress. Raises CallFailed where there is no usable answer.
+        more of the progress; `timeout_s` may be less than the job's, not more. Raises CallFailed
+        where there is no usable answer; `refusable`: where it is the content that will never be
+        answered (a filter, too long), the reply says why and the step is done.
         """
         body = {**body, "model": body.get("model") or await self._model.default_model()}
         hash = fingerprint(body)
         deltas = Deltas(self._deltas, step) if streamed else None
         stored = await self._take(step, hash)
         if stored is None:
-            timeout_s = timeout_s or self.run.options["timeout_s"]
-            stored = await self._buy(step, body, hash, timeout_s, deltas, counts)
+            longest_s = self.run.options["timeout_s"]
+            progress = partial(self._tally.one_more, step) if counts else _nothing
+            opened = asyncio.Event()
+            order = Order(
+                step=step,
+                body=body,
+                hash=hash,
+                timeout_s=min(timeout_s or longest_s, longest_s),
+                deltas=deltas,
+                opened=opened.set,
+                progress=progress,
+                refusable=refusable,
+            )
+            park = self.run.options["on_unknown"] == "park"
+            stored = await tried(partial(self._buy, order, opened), retry, park=park)
         elif counts:
-            self._one_more()
+            self._tally.one_more(step)
         reply = Reply(**stored.value)
         if deltas is not None:
             await deltas.complete(reply.text)
@@ -135,17 +189,20 @@ class Context:
             raise failures[0]
         return [results[index] for index in range(len(items))]
 
-    async def expect(self, total: int, unit: str) -> None:
-        """From now on the progress is counted in `total` units: "page 7 of 40"."""
-        self._unit = unit
-        await self.progress(self._progress.done, total, f"{unit} {self._progress.done} of {total}")
+    async def expect(self, total: int, unit: str, *, plan: Mapping[str, str] | None = None) -> None:
+        """From now on the progress is counted in `total` units: "page 7 of 40".
+
+        `plan` tells what each step is going to do, so that a page can tick it off.
+        """
+        await self._tell(self._tally.expect(total, unit, plan))
+
+    async def tick(self, step: str) -> None:
+        """`step` is done: one more of the progress."""
+        await self._tell(self._tally.one_more(step))
 
     async def progress(self, done: int, total: int | None = None, note: str = "") -> None:
         """Publish how far the job is; a `total` or `note` left out stays as it was."""
-        was = self._progress
-        self._progress = Progress(done, was.total if total is None else total, note or was.note)
-        reused, self._reused = self._reused, 0
-        await self._store.tell_progress(self.run, self._progress, reused=reused)
+        await self._tell(self._tally.set(done, total, note))
 
     async def tell_text(self, step: str, text: str) -> None:
         """Publish a piece of text as a `delta` event."""
@@ -154,13 +211,24 @@ class Context:
     async def close(self) -> None:
         """Tell what was taken from the store and not told yet."""
         if self._reused:
-            await self.progress(self._progress.done)
+            await self._tell(self._tally.now)
 
-    def _one_more(self) -> Progress:
-        done, total = self._progress.done + 1, self._progress.total
-        note = f"{self._unit} {done} of {total}" if self._unit else self._progress.note
-        self._progress = Progress(done, total, note)
-        return self._progress
+    async def _tell(self, progress: Progress) -> None:
+        reused, self._reused = self._reused, 0
+        await self._store.tell_progress(self.run, progress, reused=reused)
+
+    async def _made(
+        self, name: str, make: Callable[[], Awaitable[T]], timeout_s: float | None
+    ) -> T:
+        self.held.go_on()
+        try:
+            async with asyncio.timeout(timeout_s) as limit:
+                return await make()
+        except TimeoutError:
+            if not limit.expired():
+                raise
+            message = f"The step {name!r} took more than {timeout_s:g} s."
+            raise TransientError(message, type="timeout") from None
 
     async def _take(self, step: str, hash: str) -> StoredStep | None:
         self._visited.add(step)
@@ -172,23 +240,12 @@ class Context:
             self._reused += 1
         return stored
 
-    async def _buy(
-        self,
-        step: str,
-        body: dict[str, Any],
-        hash: str,
-        timeout_s: float,
-        deltas: Deltas | None,
-        counts: bool,
-    ) -> StoredStep:
+    async def _buy(self, order: Order, opened: asyncio.Event) -> StoredStep:
         if self._reused:
-            await self.progress(self._progress.done)
-        opened = asyncio.Event()
-        progress = self._one_more if counts else _nothing
-        order = Order(step, body, hash, timeout_s, deltas, opened.set, progress)
-        if self._progress.total is not None:
+            await self._tell(self._tally.now)
+        if self._tally.now.total is not None:
             return await self.calls.buy(order)
-        await self.progress(self._progress.done, note=WAITING_FOR_MODEL)
+        await self.progress(self.done, note=WAITING_FOR_MODEL)
         teller = asyncio.create_task(self._tell_answering(opened))
         try:
             return await self.calls.buy(order)
@@ -198,7 +255,7 @@ class Context:
     async def _tell_answering(self, opened: asyncio.Event) -> None:
         await opened.wait()
         with suppress(RunLost):
-            await self.progress(self._progress.done, note=ANSWERING)
+            await self.progress(self.done, note=ANSWERING)
 
 
 def _nothing() -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from tasks.errors import Fault, InvalidInput, SettingsError
 
@@ -17,7 +18,17 @@ if TYPE_CHECKING:
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 
-BUILT_IN: Final = ("tasks.kinds.chat", "tasks.kinds.summarize")
+BUILT_IN: Final = ("tasks.kinds.chat", "tasks.kinds.summarize", "tasks.kinds.agent")
+
+
+class UploadedFile(BaseModel):
+    """What an upload says of the document that came beside the input."""
+
+    model_config = ConfigDict(extra="forbid", title="File")
+
+    name: str
+    type: str
+    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +36,9 @@ class Kind:
     """What a job of this name does: `perform(context, input)` answers its result.
 
     `sample(input)` is the recorded answer for when no model answers (None: there is none).
+    `max_attempts` and `timeout_s` (of one call) hold where a job says nothing of its own (None: the
+    settings do). A kind that takes a document has an input with a field `file` of `UploadedFile`
+    and gets its pages from `context.read_document()`.
     """
 
     name: str
@@ -32,6 +46,8 @@ class Kind:
     input_model: type[BaseModel]
     perform: Callable[[Context, Any], Awaitable[dict[str, Any]]]
     sample: Callable[[Any], str | None] | None = None
+    max_attempts: int | None = None
+    timeout_s: float | None = None
 
     def parse(self, value: Any) -> BaseModel:
         """The input as the kind's model. Raises InvalidInput with a pointer for each fault."""
@@ -44,7 +60,7 @@ class Kind:
 
 
 _registry: dict[str, Kind] = {}
-_Perform = Callable[[Any, Any], Awaitable[dict[str, Any]]]
+_Perform = TypeVar("_Perform", bound=Callable[..., Awaitable[dict[str, Any]]])
 
 
 def kind(
@@ -53,21 +69,33 @@ def kind(
     input: type[BaseModel],
     description: str = "",
     sample: Callable[[Any], str | None] | None = None,
+    max_attempts: int | None = None,
+    timeout_s: float | None = None,
 ) -> Callable[[_Perform], _Perform]:
     """Register an async function `(context, input) -> result` as the kind `name`.
 
     `input` is a pydantic model; `description` (else the docstring's first line) is shown to users;
-    `sample` is described at `Kind`.
+    the others are described at `Kind`. The result is a dict with at least a `text`. Raises
+    SettingsError for a name that is none, or taken.
     """
 
     def register(perform: _Perform) -> _Perform:
-        if not _NAME.fullmatch(name):
-            raise SettingsError(f"A kind's name is lower case letters, digits, - and _: {name!r}")
+        _check(name, perform)
         text = description or (perform.__doc__ or "").strip().partition("\n")[0]
-        _registry[name] = Kind(name, text, input, perform, sample)
+        _registry[name] = Kind(name, text, input, perform, sample, max_attempts, timeout_s)
         return perform
 
     return register
+
+
+def _check(name: str, perform: Callable[..., Any]) -> None:
+    if not _NAME.fullmatch(name):
+        raise SettingsError(f"A kind's name is lower case letters, digits, - and _: {name!r}")
+    if not inspect.iscoroutinefunction(perform):
+        raise SettingsError(f"The kind {name!r} is not an `async def`.")
+    there = _registry.get(name)
+    if there is not None and there.perform.__module__ != perform.__module__:
+        raise SettingsError(f"Two modules register the kind {name!r}: {there.perform.__module__}")
 
 
 def load_kinds(modules: Iterable[str] = ()) -> dict[str, Kind]:
@@ -78,8 +106,11 @@ def load_kinds(modules: Iterable[str] = ()) -> dict[str, Kind]:
     for module in (*BUILT_IN, *modules):
         try:
             importlib.import_module(module)
-        except ImportError as error:
-            raise SettingsError(f"SLOWCALL_KINDS: cannot import {module!r}: {error}") from error
+        except SettingsError as error:
+            raise SettingsError(f"SLOWCALL_KINDS: {module}: {error}") from error
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}"
+            raise SettingsError(f"SLOWCALL_KINDS: cannot import {module!r}: {told}") from error
     return dict(_registry)
 
 
