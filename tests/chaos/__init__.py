@@ -1,0 +1,1 @@
+"""Harm done to real processes, and what must hold all the same."""

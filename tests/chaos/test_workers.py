@@ -1,0 +1,195 @@
+"""Workers that are killed, frozen, blocked, asked to leave: their jobs go on, nothing is lost."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from server.prove_parts import meter
+from tests.chaos.conftest import LEASE_S, Build, Customer, Model, numbers, streamed
+from tests.conftest import wait_until
+from tests.endpoint import DONE, FIN, HOLD, HS, C, Pause, answered
+
+HALF = HS(C("Half an "), HOLD)
+
+
+def test_the_job_of_a_killed_worker_goes_on(build: Build, model: Model) -> None:
+    """Cases C2, A26: within a lease and two seconds, as `retrying`, reason `lost`."""
+    house = build(AI_URL=model.url)
+    first, customer = house.add_worker(), Customer(house.add_server().url)
+    model.teach("slow", HALF, answered("Half an hour."))
+    job_id = customer.post("slow")
+    watcher = customer.watch(job_id)
+    watcher.await_event("delta")
+    house.add_worker()
+
+    killed_at = time.monotonic()
+    first.kill()
+    lost_at = watcher.await_event("retrying")
+    log = watcher.await_end()
+
+    assert lost_at - killed_at < LEASE_S + 2
+    assert watcher.names == ["queued", "running", "delta", "retrying", "running", "delta", "done"]
+    assert next(event.data for event in log if event.name == "retrying")["reason"] == "lost"
+    assert streamed(log) == log[-1].data["result"]["text"] == "Half an hour."
+    assert numbers(log) == list(range(1, len(log) + 1))
+    assert customer.outcomes(job_id) == ["unknown", "paid"]
+    assert customer.read(job_id)["attempts"] == len(model.asked("slow")) == 2
+    assert len(model.keys("slow")) == 1, "the second request gives the first one's key"
+
+
+def test_a_sleeper_moves_nothing_when_it_wakes(build: Build, model: Model) -> None:
+    """Case C10: frozen past its lease, its successor done: its answer is booked, no more."""
+    house = build(AI_URL=model.url)
+    first, customer = house.add_worker(), Customer(house.add_server().url)
+    model.teach("slow", HS(Pause(0.5), C("Late."), FIN(), DONE), answered("In time."))
+    job_id = customer.post("slow")
+    wait_until(lambda: model.asked("slow"), "the call is out")
+    house.add_worker()
+    first.freeze()
+    done = customer.await_status(job_id, "done")
+    log = customer.log(job_id)
+
+    first.thaw()
+    wait_until(lambda: customer.outcomes(job_id) == ["paid", "paid"], "the late answer is booked")
+
+    assert customer.read(job_id) | {"ledger": {}} == done | {"ledger": {}}
+    assert done["result"]["text"] == "In time."
+    assert customer.log(job_id) == log
+    second = customer.post("another")
+    assert customer.await_end(second)["status"] == "done"
+    assert first.alive
+
+
+def test_a_sleepers_answer_is_taken_where_none_is_stored(build: Build, model: Model) -> None:
+    """The later call is told to stop: an answer that is paid is never thrown away."""
+    house = build(AI_URL=model.url)
+    first, customer = house.add_worker(), Customer(house.add_server().url)
+    model.teach("slow", HS(Pause(0.5), C("First."), FIN(), DONE), HS(C("Sec"), HOLD))
+    job_id = customer.post("slow")
+    watcher = customer.watch(job_id)
+    wait_until(lambda: model.asked("slow"), "the call is out")
+    house.add_worker()
+    first.freeze()
+    watcher.await_event("delta")
+    wait_until(lambda: len(model.asked("slow")) == 2, "the second call is out")
+
+    first.thaw()
+    log = watcher.await_end()
+
+    assert log[-1].name == "done"
+    assert streamed(log) == log[-1].data["result"]["text"] == "First."
+    assert len(model.asked("slow")) == 2
+    wait_until(lambda: model.endpoint.left == 1, "the second call is closed")
+    assert sorted(customer.outcomes(job_id)) == ["paid", "unknown"]
+
+
+def test_a_job_that_kills_its_workers_ends(build: Build) -> None:
+    """Cases C1, D6: as a dead letter that names the deaths, its place in the quota given back."""
+    house = build(AI_URL="http://127.0.0.1:9", SLOWCALL_QUOTA="1")
+    worker, customer = house.add_worker(), Customer(house.add_server().url)
+    job_id = customer.post({}, kind="deadly", max_attempts=2)
+    watcher = customer.watch(job_id)
+    for _ in range(2):
+        wait_until(lambda: not worker.alive, "the job kills its worker")
+        worker.start()
+
+    log = watcher.await_end()
+    error = log[-1].data["error"]
+    assert (log[-1].name, error["type"], error["attempt"]) == ("failed", "lost", 2)
+    assert "deaths in all: 2" in error["message"]
+    assert watcher.names == ["queued", "running", "retrying", "running", "failed"]
+    again = customer.post({"error": "KeyError"}, kind="raising")
+    assert customer.await_end(again)["status"] == "failed"
+    assert worker.alive
+
+
+def test_ten_restarts_cost_a_long_job_nothing(build: Build, tmp_path: Path) -> None:
+    """Case C3: no finished step and no attempt."""
+    house = build(AI_URL="http://127.0.0.1:9")
+    workers = [house.add_worker(), house.add_worker()]
+    customer = Customer(house.add_server().url)
+    tally = tmp_path / "tally"
+    job_id = customer.post({"steps": 60, "each_s": 0.15, "tally": str(tally)}, kind="stepping")
+    customer.await_status(job_id, "running")
+    for turn in range(10):
+        worker = workers[turn % 2]
+        assert worker.leave() == 0
+        worker.start()
+        worker.await_word("worker ready", times=2 + turn // 2)
+
+    job = customer.await_end(job_id, within_s=30)
+    assert (job["status"], job["attempts"]) == ("done", 1)
+    assert [int(line) for line in tally.read_text().split()] == list(range(1, 61))
+    released = [event.name for event in customer.log(job_id)].count("queued") - 1
+    assert released > 2, "the job was released by the workers that left"
+
+
+def test_no_step_of_a_killed_summary_is_bought_again(build: Build) -> None:
+    """Case C24: only what was under way when the worker died is asked for once more."""
+    house = build()
+    lab = house.add_lab()
+    worker, customer = house.add_worker(), Customer(house.add_server().url)
+    pages = [f"Page {page} is here." for page in range(1, 17)]
+    job_id = customer.post({"pages": pages}, kind="summarize")
+    wait_until(lambda: customer.read(job_id)["progress"]["done"] >= 7, "seven pages are read")
+    worker.kill()
+    worker.start()
+
+    job = customer.await_end(job_id)
+    assert job["status"] == "done"
+    assert all(f"Page {page} is here." in job["result"]["text"] for page in (1, 3, 5))
+    books = meter(lab)
+    assert set(books["by_key"].values()) == {1}
+    assert books["sold"] == job["ledger"]["paid"] == 17
+    assert 1 <= job["ledger"]["unknown"] <= 4, "at once four pages are under way"
+    assert job["ledger"]["reused"] >= 7
+
+
+def test_a_blocked_worker_is_fenced(build: Build) -> None:
+    """Case C10: its job goes to another one, whose end stands."""
+    house = build(AI_URL="http://127.0.0.1:9")
+    first, customer = house.add_worker(), Customer(house.add_server().url)
+    job_id = customer.post({"seconds": 2.5 * LEASE_S}, kind="blocking")
+    customer.await_status(job_id, "running")
+    house.add_worker()
+    assert customer.await_end(job_id)["result"]["text"] == "run 2"
+    first.await_word("another has it")
+    log = customer.log(job_id)
+    assert [event.name for event in log] == ["queued", "running", "retrying", "running", "done"]
+    assert first.alive
+
+
+def test_an_end_stands(build: Build) -> None:
+    """Case C17: the worker dies right after it, the lease lapses, another worker looks."""
+    house = build(AI_URL="http://127.0.0.1:9")
+    first, customer = house.add_worker(), Customer(house.add_server().url)
+    job_id = customer.post({"seconds": 0}, kind="blocking")
+    customer.await_end(job_id)
+    first.kill()
+    house.add_worker()
+    later = customer.post({"steps": 8, "each_s": 0.2, "tally": "/dev/null"}, kind="stepping")
+    customer.await_end(later)
+    assert [event.name for event in customer.log(job_id)] == ["queued", "running", "done"]
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_worker_that_leaves_lets_its_call_end(build: Build, model: Model, signals: int) -> None:
+    """For SLOWCALL_DRAIN_S; at a second signal it waits no longer. No attempt is counted."""
+    house = build(AI_URL=model.url, SLOWCALL_DRAIN_S="20")
+    worker, customer = house.add_worker(), Customer(house.add_server().url)
+    model.teach("slow", HS(Pause(1), C("Slow."), FIN(), DONE))
+    job_id = customer.post("slow")
+    wait_until(lambda: model.asked("slow"), "the call is out")
+    worker.ask_to_leave()
+    worker.await_word("leaving")
+    if signals == 2:
+        worker.ask_to_leave()
+    assert worker.wait() == 0
+    assert model.endpoint.left == signals - 1
+    assert customer.outcomes(job_id) == [["paid"], ["unknown"]][signals - 1]
+    worker.start()
+    job = customer.await_end(job_id)
+    assert (job["status"], job["result"]["text"], job["attempts"]) == ("done", "Slow.", 1)
