@@ -430,7 +430,7 @@ async def test_a_server_is_ready_when_a_worker_lives(settings: Settings) -> None
         idle = await client.get("/readyz")
         assert idle.status_code == 503
         assert "slowcall worker" in idle.json()["detail"]
-        await store.renew("hand", [], 60, {})
+        await store.renew("hand", [], 60, {"lease_s": 60, "since": "now"})
         ready = await client.get("/readyz")
         assert (ready.status_code, ready.json()["live_workers"]) == (200, 1)
         stats = (await client.get("/stats")).json()
