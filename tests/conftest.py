@@ -21,6 +21,7 @@ from pydantic import SecretStr
 from server.lab import create_lab
 from server.valkey import EmbeddedStore
 from tasks.settings import Settings
+from tests.invariants import Books, faults
 
 OURS = {"REDIS_URL", "AI_URL", "AI_KEY", "AI_MODEL"}
 PROXIES = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}
@@ -43,11 +44,14 @@ def valkey() -> Iterator[EmbeddedStore]:
 
 
 @pytest.fixture
-def store_url(valkey: EmbeddedStore) -> str:
-    """The address of an empty store."""
+def store_url(valkey: EmbeddedStore, request: pytest.FixtureRequest) -> Iterator[str]:
+    """The address of an empty store; whatever the test did to it, the invariants hold after it,
+    unless it is marked to write past the scripts."""
     with redis.Redis.from_url(valkey.url) as client:
         client.flushall()
-    return valkey.url
+        yield valkey.url
+        if not request.node.get_closest_marker("writes_by_hand"):
+            assert faults(Books.read(client)) == []
 
 
 @pytest.fixture
