@@ -40,6 +40,8 @@ _PIECE = 262_144
 # How long a whole answer may wait for what should follow it: the usage, then the body's end.
 _LINGER_S = 2.0
 _LAST_S = 0.1
+# A gateway may hand on the lab's word under a name of its own.
+_LAB = ("x-slowcall-lab", "llm_provider-x-slowcall-lab")
 _REQUEST_ID = ("x-request-id", "request-id", "apim-request-id")
 # The transport calls every broken connection a connect error, also one that broke after the
 # request was sent; only these causes mean that it never left.
@@ -182,7 +184,7 @@ class ModelClient:
                 response = await self._http.send(request, stream=True)
                 async with aclosing(response):
                     reply.request_id = _first_header(response, _REQUEST_ID)
-                    reply.lab = response.headers.get("x-slowcall-lab") == "1"
+                    reply.lab = _first_header(response, _LAB) == "1"
                     if not response.is_success:
                         quiet.reschedule(None)
                         raise await self._refusal(response)

@@ -8,6 +8,7 @@ quota spent                                     permanent             rejected
 429; 503 that names a time or loads a model     rate limited          rejected
 a 400 or 422 about an option that we added      asked again without   rejected
 an error object inside a 200                    by its own code       rejected
+what says that the model behind was lost        transient             unknown: perhaps bought
 """
 
 from __future__ import annotations
@@ -61,6 +62,10 @@ _CONTENT = re.compile(
     re.IGNORECASE,
 )
 _LOADING = re.compile(r"\bloading\b.*\bmodel\b|\bmodel\b.*\bloading\b", re.IGNORECASE | re.DOTALL)
+# A gateway that lost the model behind it says 500: whether that one did the work, nobody knows.
+_LOST = re.compile(
+    r"connection (error|reset|closed|aborted)|disconnected|timed out|timeout", re.IGNORECASE
+)
 # An error object without a number is judged by the words of its `code` and `type`.
 _LIMITED_WORDS = re.compile(r"rate_?limit|too_many_requests|throttl", re.IGNORECASE)
 _PERMANENT_WORDS = re.compile(r"invalid|authentication|permission|not_found|unsupported")
@@ -111,7 +116,7 @@ def refusal_inside(error: Any) -> CallFailed:
     """The failure that an error object inside a reply with the status 200 means."""
     fault = fault_of(error)
     failure, type = _judged(fault.number or 0, fault, None)
-    if failure is OutcomeUnknown:
+    if failure is OutcomeUnknown and not _LOST.search(fault.message):
         failure = Rejected
     message = f"The endpoint failed inside its reply: {fault.message or 'no reason given'}"
     return failure(message, type=type, upstream_status=fault.number or 200)
@@ -139,6 +144,8 @@ def _judged(status: int, fault: Fault, wait_s: float | None) -> Judgement:
     for pattern, judgement in ((_HOPELESS, PERMANENT), (_CONTENT, CONTENT)):
         if pattern.search(fault.words) or pattern.search(fault.message):
             return judgement
+    if (status or 500) >= 500 and _LOST.search(fault.message):
+        return PERHAPS_BOUGHT
     if status == 503 and (wait_s is not None or _LOADING.search(fault.message)):
         return LIMITED
     if status:

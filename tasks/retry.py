@@ -6,7 +6,7 @@ anything outside the tree of errors        fail         permanent
 the store away                             retry        transient
 deadline passed                            fail         timeout
 permanent                                  fail         permanent
-rate limited                               defer        rate_limited; fail past MAX_WAIT_S
+rate limited, no place in its lane         defer        rate_limited; fail past MAX_WAIT_S
 transient, timeout, unknown, lost          retry        its own; fail when the budget is spent
 """
 
@@ -23,6 +23,7 @@ from tasks.errors import (
     DeadlinePassed,
     ErrorType,
     JobError,
+    LaneBusy,
     PermanentError,
     SlowcallError,
     StoreUnavailable,
@@ -76,7 +77,9 @@ def judge(
     named_s = None if asked_s is None else min(asked_s, backoff_max_s)
     if known.type == "rate_limited":
         wait_s = backoff(max(attempts, 1)) if named_s is None else named_s
-        if waited_s + wait_s > max_wait_s:
+        # A place in a lane may get free at any time; the model's own wish is certain.
+        certain_s = 0.0 if isinstance(known, LaneBusy) else wait_s
+        if waited_s + certain_s > max_wait_s:
             return _fail(known, known.type, f"It waited {waited_s:.0f} s in all.")
         return Verdict(DEFER, "rate_limited", wait_s, _record(known, known.type))
     if attempts >= max_attempts:
@@ -123,6 +126,7 @@ _DURATION = re.compile(
     r"(?=\d)(?:(\d+)h)?(?:(\d+)m(?!s))?(?:(\d+(?:\.\d+)?)s)?(?:(\d+(?:\.\d+)?)ms)?"
 )
 _RATE_LIMIT_T = re.compile(r";\s*t=(\d{1,9})")
+_BEHIND = "llm_provider-"
 _EPOCH_S = 1_000_000_000
 _EPOCH_MS = _EPOCH_S * 1000
 
@@ -132,9 +136,10 @@ def asked_wait_s(headers: Iterable[tuple[str, str]], now: float) -> float | None
 
     `retry-after-ms` and `Retry-After` (RFC 9110: seconds or a date; fractions are taken too) come
     first, else the latest of the `…ratelimit…reset…` fields and the `t` of `RateLimit`. Several
-    of one sort: the longest. Junk, negative and infinite values are ignored.
+    of one sort: the longest. Junk, negative and infinite values are ignored. LiteLLM hands on the
+    fields of the model behind it as `llm_provider-…`.
     """
-    pairs = [(name.lower(), value.strip()) for name, value in headers]
+    pairs = [(name.lower().removeprefix(_BEHIND), value.strip()) for name, value in headers]
     plain = [_retry_after_s(name, value, now) for name, value in pairs]
     resets = [_reset_s(name, value, now) for name, value in pairs]
     for found in (plain, resets):

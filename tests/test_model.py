@@ -306,6 +306,7 @@ async def test_tool_calls_are_part_of_the_answer(script: Script, calls: list[Any
     ("script", "lab"),
     [
         (HJ(completion("a"), "X-Slowcall-Lab: 1"), True),
+        (HJ(completion("a"), "llm_provider-X-Slowcall-Lab: 1"), True),
         (HJ(completion("a") | {"model": "lab"}), True),
         (HJ(completion("a")), False),
     ],
@@ -538,6 +539,16 @@ THOUGHT += [delta({"reasoning": "hm ", "content": None})] * 25
             reply(307, b"", "Location: http://elsewhere/v1?key=x"),
             Fails(Rejected, "permanent", 307, "http://elsewhere/v1: AI_URL"),
             id="A17 redirect",
+        ),
+        pytest.param(
+            HJ({"error": {"message": "Backend: Connection error."}}, status=500),
+            Fails(OutcomeUnknown, "transient", 500, "Connection error"),
+            id="a gateway lost the model",
+        ),
+        pytest.param(
+            HS(C("a"), error("Connection error.", code=500)),
+            Fails(OutcomeUnknown, "transient", 500, "Connection error"),
+            id="a gateway lost the model in the middle",
         ),
         pytest.param(
             HJ({"detail": "Not Found"}, status=404),

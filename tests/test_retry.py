@@ -167,6 +167,7 @@ def in_3_s(**form: bool) -> str:
         ({"RateLimit": '"hour";r=0'}, None),
         ({"Retry-After": "1", "x-ratelimit-reset-tokens": "6m0s"}, 1),
         ({"Retry-After": "junk", "x-ratelimit-reset-tokens": "6m0s"}, 360),
+        ({"llm_provider-retry-after": "3"}, 3),
         ({}, None),
     ],
     ids=str,
