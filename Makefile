@@ -15,6 +15,10 @@ test: $(VENV)/dev.stamp
 prove: $(VENV)/run.stamp
 	@$(BIN)/slowcall prove $(ARGS)
 
+# Against model servers of other makers, each in a virtual environment of its own: minutes, once.
+test-real: $(VENV)/dev.stamp
+	@$(BIN)/python -m pytest tests/real -o python_files='real_*.py' $(ARGS)
+
 check: $(VENV)/dev.stamp
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .

@@ -1,0 +1,1 @@
+"""The model client against model servers of other makers: `make test-real` (minutes to set up)."""
