@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --constraint constraints.txt
 
-.PHONY: run test check prove clean
+.PHONY: run test test-real check prove clean
 
 run: $(VENV)/run.stamp
 	@exec $(BIN)/slowcall up
