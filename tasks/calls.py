@@ -11,22 +11,26 @@ from uuid import uuid4
 
 from tasks.deltas import Deltas
 from tasks.draft import Answer
-from tasks.errors import CallFailed, Drained, OptionRefused
+from tasks.errors import CallFailed, Drained, LaneBusy, OptionRefused, RateLimited, Unusable
 from tasks.lease import Held
 from tasks.model import ModelClient
 from tasks.settle import Settler
-from tasks.store import Begun, Progress, Run, Settlement, Store, StoredStep
+from tasks.store import Begun, NoPlace, Progress, Run, Settlement, Store, StoredStep
 
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """An answer as a step keeps it. `source` is `model` or `lab`."""
+    """An answer as a step keeps it. `source` is `model` or `lab`.
+
+    `refused` says why there is none and never will be, where the step takes that for an answer.
+    """
 
     text: str
     source: str
     model: str
     finish_reason: str
     tool_calls: list[dict[str, Any]]
+    refused: str = ""
 
     @classmethod
     def of(cls, answer: Answer) -> Reply:
@@ -34,9 +38,15 @@ class Reply:
         source = "lab" if answer.lab else "model"
         return cls(answer.text, source, answer.model, answer.finish_reason, answer.tool_calls)
 
+    @classmethod
+    def of_refusal(cls, failure: CallFailed) -> Reply:
+        """What is kept of a refusal that is an answer too."""
+        return cls("", "model", "", "refused", [], refused=str(failure))
+
     def result(self) -> dict[str, Any]:
         """The reply as a job's result."""
-        return {name: value for name, value in asdict(self).items() if value != []}
+        told = asdict(self)
+        return {name: told[name] for name in told if told[name] or name == "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +54,7 @@ class Order:
     """What a step wants to buy: the request's body and hash, its time, who follows its text.
 
     `opened` is called when the model begins to answer; `progress` says how far the job is with
-    this answer (None: it tells nothing).
+    this answer (None: it tells nothing). `refusable`: a refusal of the content is stored, too.
     """
 
     step: str
@@ -54,15 +64,21 @@ class Order:
     deltas: Deltas | None
     opened: Callable[[], None]
     progress: Callable[[], Progress | None]
+    refusable: bool
 
 
 class Calls:
-    """The calls of one run. `in_vain`: one of them ended with an outcome that nobody knows."""
+    """The calls of one run. `in_vain`: one of them ended with an outcome that nobody knows; `lane`:
+    the model that had no place for one ('': all had)."""
 
     def __init__(
         self, run: Run, held: Held, *, store: Store, model: ModelClient, settler: Settler
     ) -> None:
         self.in_vain = False
+        self.lane = ""
+        self._open = 0
+        self._turn = asyncio.Lock()
+        self._settled = asyncio.Event()
         self._run = run
         self._held = held
         self._store = store
@@ -73,7 +89,7 @@ class Calls:
         """The answer to an order, stored; the stored one, where it came meanwhile.
 
         An endpoint that does not know an option is asked once more without: two calls, two lines.
-        Raises CallFailed, Drained, RunLost.
+        Raises CallFailed, LaneBusy, Drained, RunLost.
         """
         try:
             return await self._call(order)
@@ -81,11 +97,8 @@ class Calls:
             return await self._call(order)
 
     async def _call(self, order: Order) -> StoredStep:
-        self._held.go_on()
         call = uuid4().hex
-        begun = await self._store.begin(
-            self._run, call=call, step=order.step, model=order.body["model"], hash=order.hash
-        )
+        begun = await self._begin(call, order)
         if not isinstance(begun, Begun):
             return begun
         key = f"{self._run.job_id}:{order.step}:{order.hash}:{begun.number}"
@@ -93,20 +106,52 @@ class Calls:
         request = asyncio.create_task(self._request(order, key))
         self._held.calls[order.step] = request
         try:
-            answer = await request
+            answer = _wanted(await request, order.body)
             end = _answered(end, answer, order.progress())
         except CallFailed as failure:
             self.in_vain |= failure.outcome == "unknown"
             end = _failed(end, failure)
-            raise
+            if not (order.refusable and failure.about_content):
+                raise
+            refusal = asdict(Reply.of_refusal(failure))
+            end = replace(end, value=refusal, progress=order.progress())
         except asyncio.CancelledError:
             if order.step in self._held.answered and self._held.stopped is None:
                 raise Drained("An earlier run's answer came: the next one takes it.") from None
             raise
         finally:
             del self._held.calls[order.step]
-            await self._settler.settle(self._run, end)
+            await self._settle(end)
         return StoredStep(order.hash, end.value)
+
+    async def _begin(self, call: str, order: Order) -> Begun | StoredStep:
+        """Write the ledger line, when the lane has a place for the call.
+
+        Until then it waits for the run's other calls to end. Raises LaneBusy where there is none:
+        then the job waits in the queue.
+        """
+        model = order.body["model"]
+        while True:
+            self._held.go_on()
+            async with self._turn:
+                begun = await self._store.begin(
+                    self._run, call=call, step=order.step, model=model, hash=order.hash
+                )
+                self._open += isinstance(begun, Begun)
+            if not isinstance(begun, NoPlace):
+                return begun
+            if not self._open:
+                self.lane = model
+                raise LaneBusy(f"{model} takes no more calls now.", retry_after_s=begun.wait_s)
+            self._settled.clear()
+            await self._settled.wait()
+
+    async def _settle(self, end: Settlement) -> None:
+        try:
+            await self._settler.settle(self._run, end)
+        finally:
+            self._open -= 1
+            self._settled.set()
 
     async def _request(self, order: Order, key: str) -> Answer:
         chat = partial(
@@ -120,6 +165,16 @@ class Calls:
             return await chat()
         async with order.deltas:
             return await chat(on_text=order.deltas.add)
+
+
+def _wanted(answer: Answer, body: dict[str, Any]) -> Answer:
+    """The answer, unless it is nothing but calls of tools that nobody offered. Raises Unusable."""
+    if answer.text or body.get("tools") or body.get("functions"):
+        return answer
+    failure = Unusable("The model asked for a tool, and none was offered.", type="permanent")
+    failure.input_tokens, failure.output_tokens = answer.input_tokens, answer.output_tokens
+    failure.request_id = answer.request_id
+    raise failure
 
 
 def _answered(end: Settlement, answer: Answer, progress: Progress | None) -> Settlement:
@@ -145,4 +200,5 @@ def _failed(end: Settlement, failure: CallFailed) -> Settlement:
         output_tokens=failure.output_tokens,
         request_id=failure.request_id,
         message=str(failure),
+        closed_s=failure.retry_after_s if isinstance(failure, RateLimited) else None,
     )

@@ -19,6 +19,7 @@ SlowcallError
 │   │   └── StepUnknown      a stored step that the code no longer knows
 │   ├── TransientError       trying again may help
 │   ├── DeadlinePassed       the job ran out of its time
+│   ├── LaneBusy             the lane of its model has no place for a call: it waits in line
 │   └── CallFailed           one request to the model gave no usable answer
 │       ├── NotSent          it never reached the endpoint: nothing bought
 │       ├── Rejected         the endpoint refused it: nothing bought
@@ -149,6 +150,12 @@ class DeadlinePassed(JobError):
     """The job ran out of its time."""
 
     type = "timeout"
+
+
+class LaneBusy(JobError):
+    """The lane of its model has no place for a call."""
+
+    type = "rate_limited"
 
 
 class CallFailed(JobError):

@@ -22,6 +22,17 @@ index      zset    job ids by submission; one for each of user or all,  members 
                    status or all, kind or all
 expiry     zset    final jobs by the time they are gone, for pruning    members until pruned
 deadline   zset    jobs that have a deadline, by that time              members until final
+lane       zset    the calls to one model under way, and slots kept     entries until their call
+                   for who comes next, by lease                         ends or the lease lapses
+lanes      zset    models by their last call                            members KEEP_S long
+cooldown   string  the model asks for no call before this time (ms)     until then
+lane_turns zset    users who wait for a lane, by their last turn        members until none waits
+lane_line  zset    entries of one user that wait for a lane, by age     entries until their turn
+busy       zset    entries of one kind that were claimed                entries until requeued or
+                                                                        final
+outbox     zset    letters of one topic that have to leave, by when due entries until delivered
+letters    hash    entry -> the letter (JSON)                           entries until delivered
+figures    hash    counters for /metrics: name and labels -> number     none: one key, bounded
 feed       stream  ids and names of the events of a user's jobs, capped KEEP_S after the last
 op         string  a script's reply, by operation id                    OP_KEEP_S
 beat       string  when any worker last renewed its leases (ms)         none: one key
@@ -52,6 +63,15 @@ TEMPLATES: Final = {
     "index": PREFIX + "index:{}:{}:{}",
     "expiry": PREFIX + "expiry",
     "deadline": PREFIX + "deadline",
+    "lane": PREFIX + "lane:{}",
+    "lanes": PREFIX + "lanes",
+    "cooldown": PREFIX + "cooldown:{}",
+    "lane_turns": PREFIX + "lane_turns:{}",
+    "lane_line": PREFIX + "lane_line:{}",
+    "busy": PREFIX + "busy:{}",
+    "outbox": PREFIX + "outbox:{}",
+    "letters": PREFIX + "letters:{}",
+    "figures": PREFIX + "figures",
     "feed": PREFIX + "feed:{}",
     "op": PREFIX + "op:{}",
     "beat": PREFIX + "beat",

@@ -32,15 +32,15 @@ log = logging.getLogger("slowcall.settings")
 
 
 @dataclass(frozen=True, slots=True)
-class ModelConcurrency:
-    """Calls at once per model across all workers; 0 is no limit."""
+class Concurrency:
+    """How many at once across all workers, of any name and of single ones; 0 is no limit."""
 
     default: int = 0
-    by_model: tuple[tuple[str, int], ...] = ()
+    single: tuple[tuple[str, int], ...] = ()
 
-    def limit(self, model: str) -> int:
-        """How many calls to this model may run at once; 0: any number."""
-        return dict(self.by_model).get(model, self.default)
+    def limit(self, name: str) -> int:
+        """How many of this name may run at once; 0: any number."""
+        return dict(self.single).get(name, self.default)
 
 
 def _words(value: Any) -> Any:
@@ -60,20 +60,20 @@ def _api_keys(value: Any) -> Any:
     return tuple((user.strip(), key) for user, _, key in pairs)
 
 
-def _model_concurrency(value: Any) -> Any:
-    """`4`, `model=N,other=M` or both as limits."""
-    if isinstance(value, ModelConcurrency):
+def _concurrency(value: Any) -> Any:
+    """`4`, `name=N,other=M` or both as limits."""
+    if isinstance(value, Concurrency):
         return value
-    default, by_model = 0, []
+    default, single = 0, []
     for word in _words(str(value)):
-        model, _, number = word.rpartition("=")
+        name, _, number = word.rpartition("=")
         if not re.fullmatch(r"\d{1,9}", number, re.ASCII):
             raise ValueError("write a number, or model=N,other=M")
-        if model:
-            by_model.append((model, int(number)))
+        if name:
+            single.append((name, int(number)))
         else:
             default = int(number)
-    return ModelConcurrency(default, tuple(by_model))
+    return Concurrency(default, tuple(single))
 
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -82,7 +82,7 @@ Count = Annotated[int, Field(ge=1)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_words)]
 ApiKeys = Annotated[tuple[tuple[str, SecretStr], ...], NoDecode, BeforeValidator(_api_keys)]
-Limits = Annotated[ModelConcurrency, NoDecode, BeforeValidator(_model_concurrency)]
+Limits = Annotated[Concurrency, NoDecode, BeforeValidator(_concurrency)]
 
 
 class Settings(BaseSettings):
@@ -118,10 +118,17 @@ class Settings(BaseSettings):
     keep_s: Seconds = 86400
 
     concurrency: Count = 100
-    model_concurrency: Limits = ModelConcurrency()
+    model_concurrency: Limits = Concurrency()
+    kind_concurrency: Limits = Concurrency()
     lease_s: Seconds = 10
     drain_s: SecondsOrNone = 30
     kinds: Words = ()
+
+    read_timeout_s: Seconds = 60
+    read_memory: int = Field(1_073_741_824, ge=134_217_728)
+    read_pages: Count = 2_000
+    plan_timeout_s: Seconds = 120
+    execute_timeout_s: Seconds = 600
 
     timeout_s: Seconds = 600
     idle_timeout_s: Seconds = 60
@@ -132,6 +139,8 @@ class Settings(BaseSettings):
     max_answer: Count = 33_554_432
 
     alert_urls: Secrets = ()
+    alert_window_s: SecondsOrNone = 5
+    public_url: str = "http://127.0.0.1:8000"
     webhook_secret: SecretStr | None = None
 
     url: str | None = None

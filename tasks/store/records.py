@@ -139,6 +139,14 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class Letter:
+    """Something that has to leave the house: what a transition put in the outbox."""
+
+    id: str
+    payload: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
 class Settlement:
     """How a call ended, for its ledger line; `value` is the step's result where there is one.
 
@@ -154,6 +162,7 @@ class Settlement:
     output_tokens: int = 0
     request_id: str | None = None
     message: str = ""
+    first_ms: int | None = None
     value: Any = None
     progress: Progress | None = None
     closed_s: float | None = None

@@ -22,11 +22,19 @@ from redis.exceptions import (
 
 from tasks.errors import StoreUnavailable
 from tasks.keys import FEED_LENGTH, OP_KEEP_S, TEMPLATES
+from tasks.settings import Concurrency, Settings
 
 AWAY: Final = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
 """What redis-py raises when the store cannot be used now but may be later."""
 
+BUCKETS_MS: Final = (
+    *(5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000),
+    *(10_000, 30_000, 60_000, 120_000, 300_000, 600_000),
+)
+"""The upper bounds of every histogram that the scripts count."""
+
 _LONGEST_PAUSE_S: Final = 1.0
+_SHARED: Final = ("lib", "lanes", "outbox", "ends")
 
 _ONCE: Final = """
 local A = {}
@@ -50,10 +58,10 @@ class Scripts:
     """
 
     def __init__(
-        self, redis: Redis, *, keep_ms: int, patient: bool, clock: Callable[[], float] | None
+        self, redis: Redis, *, config: str, patient: bool, clock: Callable[[], float] | None
     ) -> None:
         self._redis = redis
-        self._keep_ms = keep_ms
+        self._config = config
         self._patient = patient
         self._clock = clock
         self._shas: dict[str, str] = {}
@@ -80,7 +88,7 @@ class Scripts:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _evaluate(self, name: str, argv: list[Any]) -> list[Any]:
-        text = source(name, self._keep_ms)
+        text = source(name, self._config)
         sha = self._shas.setdefault(name, sha1(text.encode(), usedforsecurity=False).hexdigest())
         try:
             return await self._redis.evalsha(sha, 0, *argv)  # type: ignore[misc, no-any-return]
@@ -89,19 +97,44 @@ class Scripts:
 
 
 @cache
-def source(name: str, keep_ms: int) -> str:
+def source(name: str, config: str) -> str:
     """The whole text of a script: names and settings, what all share, its own body, the wrapper."""
     folder = resources.files("tasks.store") / "lua"
     names = ", ".join(f"{key} = '{value}'" for key, value in TEMPLATES.items())
-    config = f"keep_ms = {keep_ms}, op_keep_ms = {OP_KEEP_S * 1000}, feed_length = {FEED_LENGTH}"
     return "\n".join(
         [
             f"local NAMES = {{{names}}}",
             f"local CONFIG = {{{config}}}",
-            (folder / "lib.lua").read_text(),
+            *((folder / f"{part}.lua").read_text() for part in _SHARED),
             "local function script(A, now)",
             (folder / f"{name}.lua").read_text(),
             "end",
             _ONCE,
         ]
     )
+
+
+def lua_config(settings: Settings) -> str:
+    """What the scripts know of the settings, as the fields of a Lua table."""
+    fields = {
+        "keep_ms": str(round(settings.keep_s * 1000)),
+        "op_keep_ms": str(OP_KEEP_S * 1000),
+        "feed_length": str(FEED_LENGTH),
+        "max_wait_ms": str(round(settings.max_wait_s * 1000)),
+        "longest_ms": str(round(settings.backoff_max_s * 1000)),
+        "buckets": f"{{{', '.join(map(str, BUCKETS_MS))}}}",
+        "alert_ms": str(round(settings.alert_window_s * 1000) if settings.alert_urls else -1),
+        "models": _lua_limits(settings.model_concurrency),
+        "kinds": _lua_limits(settings.kind_concurrency),
+    }
+    return ", ".join(f"{name} = {value}" for name, value in fields.items())
+
+
+def _lua_limits(limits: Concurrency) -> str:
+    single = ", ".join(f"[{_lua_text(name)}] = {most}" for name, most in limits.single)
+    return f"{{default = {limits.default}, single = {{{single}}}}}"
+
+
+def _lua_text(text: str) -> str:
+    """A Lua string of any bytes: each as its number, so that none can end it."""
+    return '"' + "".join(f"\\{byte:03d}" for byte in text.encode()) + '"'

@@ -11,11 +11,12 @@ from tasks.settings import Settings
 from tasks.store.client_verbs import ClientVerbs
 from tasks.store.connect import connect_redis
 from tasks.store.fragments import loads, quoted
-from tasks.store.scripts import Scripts
+from tasks.store.outbox import Outbox
+from tasks.store.scripts import Scripts, lua_config
 from tasks.store.worker_verbs import WorkerVerbs
 
 
-class Store(ClientVerbs, WorkerVerbs):
+class Store(ClientVerbs, WorkerVerbs, Outbox):
     """Everything that is known of jobs, in Redis."""
 
     @classmethod
@@ -32,9 +33,7 @@ class Store(ClientVerbs, WorkerVerbs):
         raises StoreUnavailable within about a second. `clock` answers ms (None: Redis TIME).
         """
         redis = connect_redis(settings)
-        scripts = Scripts(
-            redis, keep_ms=round(settings.keep_s * 1000), patient=patient, clock=clock
-        )
+        scripts = Scripts(redis, config=lua_config(settings), patient=patient, clock=clock)
         return cls(redis, scripts, patient=patient)
 
     async def ping(self) -> None:
@@ -56,6 +55,11 @@ class Store(ClientVerbs, WorkerVerbs):
     async def live_workers(self) -> int:
         """How many workers live."""
         return len(await self.workers())
+
+    async def figures(self) -> dict[tuple[str, ...], int]:
+        """What the scripts count over all servers and workers, by name and labels."""
+        counted = await self.ask(lambda: self.redis.hgetall(name("figures")))
+        return {tuple(field.decode().split("\n")): int(n) for field, n in counted.items()}
 
     async def stats(self) -> dict[str, Any]:
         """How much waits and for how long (seconds), how much runs, who works."""

@@ -9,6 +9,7 @@ from tasks.errors import ErrorType, RunLost
 from tasks.keys import name
 from tasks.lifecycle import (
     EXPIRE,
+    FAIL,
     RELEASE,
     START,
     TAKE_OVER,
@@ -19,9 +20,12 @@ from tasks.lifecycle import (
 )
 from tasks.store.base import StoreBase
 from tasks.store.fragments import dumps, error, error_template, loads, quoted, status_set
-from tasks.store.records import Begun, Claimed, Progress, Run, Settlement, StoredStep
+from tasks.store.records import Begun, Claimed, NoPlace, Progress, Run, Settlement, StoredStep
 
 _OVERDUE: Final = error_template("timeout", "Its time was up before it could start.")
+_WAITED: Final = error_template(
+    "rate_limited", "It waited for its model for as long as a job may (SLOWCALL_MAX_WAIT_S)."
+)
 _LOST: Final = error_template("lost", "The worker died in its last attempt; deaths in all: %d.")
 _PARKED: Final = error_template(
     "unknown",
@@ -77,8 +81,11 @@ class WorkerVerbs(StoreBase):
 
     async def begin(
         self, run: Run, *, call: str, step: str, model: str, hash: str
-    ) -> Begun | StoredStep:
-        """Write the ledger line of a call; the stored result instead, where the step has one."""
+    ) -> Begun | StoredStep | NoPlace:
+        """Write the ledger line of a call; the stored result instead, where the step has one.
+
+        Nothing is written where the lane of the model has no place for it.
+        """
         word, value = await self.scripts.call(
             "begin",
             job=run.job_id,
@@ -90,6 +97,8 @@ class WorkerVerbs(StoreBase):
             hash=hash,
         )
         _held(word)
+        if word == b"wait":
+            return NoPlace(int(value) / 1000)
         return _stored(value) if word == b"stored" else Begun(int(value))
 
     async def settle(self, run: Run, end: Settlement) -> None:
@@ -160,11 +169,12 @@ class WorkerVerbs(StoreBase):
         reason: Reason | None = None,
         problem: tuple[ErrorType, str, int | None] | None = None,
         counted: bool = True,
+        lane: str = "",
     ) -> None:
         """Retry, defer or release: back in the queue for `wait_s`.
 
         `problem` is the error's type, message and upstream status; an attempt that is not `counted`
-        is given back.
+        is given back. `lane` is the model that has no place for it: it waits in line instead.
         """
         _held(
             *await self.scripts.call_once(
@@ -177,7 +187,8 @@ class WorkerVerbs(StoreBase):
                 wait_ms=_ms(wait_s),
                 retry_at="" if transition is RELEASE else 1,
                 attempts=0 if counted else -1,
-                waited_ms=_ms(wait_s) if reason == "rate_limited" else 0,
+                deferred=int(reason == "rate_limited"),
+                lane=lane,
                 error=_error(run, problem),
             )
         )
@@ -200,6 +211,7 @@ class WorkerVerbs(StoreBase):
                 status=quoted(transition.target),
                 result=dumps(result),
                 error=_error(run, problem),
+                alert=int(transition is FAIL),
             )
         )
 
@@ -227,6 +239,7 @@ class WorkerVerbs(StoreBase):
             failed=quoted(EXPIRE.target),
             waiting=status_set(WAITING),
             overdue_error=_OVERDUE,
+            waited_error=_WAITED,
             lease_ms=_ms(lease_s),
             most=_SWEEP,
         )
@@ -245,6 +258,8 @@ def settle_arguments(run: Run, end: Settlement) -> dict[str, Any]:
         "output_tokens": end.output_tokens,
         "request_id": end.request_id or "",
         "message": end.message,
+        "first_ms": "" if end.first_ms is None else end.first_ms,
+        "closed_ms": "" if end.closed_s is None else _ms(end.closed_s),
         "at_door": int(end.status in _AT_DOOR),
         "step": end.step,
         "hash": end.hash,

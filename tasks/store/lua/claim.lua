@@ -5,13 +5,19 @@
 local lease = tonumber(A.lease_ms)
 local grace = grace_until(now, lease)
 local claimed = {''}
+local rooms, full = {}, false
+for kind in string.gmatch(A.kinds, '([^,]+),') do rooms[kind] = kind_room(kind, now) end
 
 local function earliest()
   local best, best_due
   for kind in string.gmatch(A.kinds, '([^,]+),') do
     local head = redis.call('ZRANGE', K('queue', kind), 0, 0, 'WITHSCORES')
     local due = tonumber(head[2])
-    if due and (not best_due or due < best_due) then best, best_due = {kind = kind, entry = head[1]}, due end
+    if due and rooms[kind] <= 0 then
+      full = true
+    elseif due and (not best_due or due < best_due) then
+      best, best_due = {kind = kind, entry = head[1]}, due
+    end
   end
   return best, best_due
 end
@@ -19,6 +25,7 @@ end
 -- The record is gone (evicted, or not ours): whoever waited behind this entry must not wait for ever.
 local function drop(kind, entry)
   redis.call('ZREM', K('queue', kind), entry)
+  redis.call('ZREM', K('busy', kind), entry)
   redis.call('DEL', K('arq', entry), K('tries', entry))
   local heads = redis.call('HGETALL', K('heads', kind))
   for i = 1, #heads, 2 do
@@ -35,9 +42,17 @@ local function take(kind, entry, nth)
     redis.call('ZADD', queue, grace, entry)
     return
   end
+  local at = job.lane and not job.worker and wait_for_lane(job, job.lane, now)
+  if at then
+    redis.call('ZADD', queue, at, entry)
+    redis.call('HSET', job.key, 'retry_at', iso(at))
+    return
+  end
   redis.call('ZADD', queue, now + lease, entry)
   if job.worker == A.worker then return end -- it runs here: this was a late renewal
   redis.call('HSET', job.key, 'claim', A.worker)
+  redis.call('ZADD', K('busy', kind), now + lease, entry)
+  rooms[kind] = rooms[kind] - 1
   -- A fraction of a millisecond keeps the order of turns within one script.
   step_aside(job, now + nth / 1000)
   table.insert(claimed, entry)
@@ -54,4 +69,6 @@ for nth = 1, room * 2 + 16 do
   take(head.kind, head.entry, nth)
   claimed[1] = '0'
 end
+-- A full kind wakes its workers; none may leave meanwhile because nothing seems to be left.
+if full and claimed[1] == '' then claimed[1] = A.lease_ms end
 return claimed

@@ -1,8 +1,9 @@
--- What all scripts share: names, time, guards, the record as JSON, the log, queues, the end of a job.
+-- What all scripts share: names, time, guards, the record as JSON, the log, queues, steps.
 --
--- scripts.py puts this in front of every script, fills NAMES and CONFIG, and wraps the script's text
--- into `script(A, now)`. ARGV: operation id ('' where the script is a repeat by nature), the caller's
--- clock in ms ('' = Redis TIME), then name, value, name, value … which become the table A.
+-- scripts.py puts this, lanes.lua and ends.lua in front of every script, fills NAMES and CONFIG, and
+-- wraps the script's text into `script(A, now)`. ARGV: operation id ('' where the script is a repeat
+-- by nature), the caller's clock in ms ('' = Redis TIME), then name, value, name, value … which become
+-- the table A.
 -- Names are built here, not passed as KEYS: one transition touches neighbours its caller does not
 -- know (the next one in turn), so slowcall needs one Redis, not a cluster.
 -- Lua holds no status word and reads no user data: it moves opaque JSON fragments.
@@ -15,7 +16,8 @@
 --   deltas    `{run}:{n}`: the last delta of the run        deaths   workers that died of it, this life
 --   user      raw text (`user_id` is its fragment; `kind` alone needs no quotes)
 --   input, options                JSON, as submitted        fingerprint      of the body, for the key
---   created, deadline, expires    ms ('' none)              waited   ms spent on closed lanes
+--   created, deadline, expires    ms ('' none)              waited   ms spent on closed lanes before
+--   lane      the model whose lane it waits for             deferred since when it waits now (ms)
 --   idem      the idempotency key's part of its name        parked   1: an unknown outcome goes to a person
 
 local function K(template, ...)
@@ -24,6 +26,28 @@ local function K(template, ...)
     name = string.gsub(name, '{}', (string.gsub(part, '%%', '%%%%')), 1)
   end
   return name
+end
+
+-- Add to a figure that every server shows: its name, then its labels. Bounded, since models are named
+-- by users.
+local function count(n, ...)
+  local figures, field = K('figures'), table.concat({...}, '\n')
+  if redis.call('HLEN', figures) < 5000 or redis.call('HEXISTS', figures, field) == 1 then
+    redis.call('HINCRBY', figures, field, n)
+  end
+end
+
+-- Add to a histogram of ms; what is counted is the bucket it falls in, the reader adds them up.
+local function observe(ms, ...)
+  local bucket = '+Inf'
+  for i = #CONFIG.buckets, 1, -1 do
+    if ms <= CONFIG.buckets[i] then bucket = tostring(CONFIG.buckets[i]) end
+  end
+  local labels = {...}
+  table.insert(labels, bucket)
+  count(1, unpack(labels))
+  labels[#labels] = 'sum'
+  count(math.floor(ms), unpack(labels))
 end
 
 local function clock()
@@ -49,7 +73,8 @@ end
 
 -- The private state of a job, or nil. `status` is a fragment: "queued" with its quotes.
 local STATE = {'status', 'run', 'life', 'user', 'kind', 'worker', 'claim', 'attempts', 'max_attempts',
-  'deadline', 'expires', 'idem', 'parked', 'open', 'created', 'deaths', 'started_at', 'finished_at'}
+  'deadline', 'expires', 'idem', 'parked', 'open', 'created', 'deaths', 'started_at', 'finished_at',
+  'lane', 'deferred', 'waited'}
 local function load(id)
   local values = redis.call('HMGET', K('job', id), unpack(STATE))
   if not values[1] then return nil end
@@ -73,7 +98,12 @@ end
 
 local PUBLIC = {'kind', 'status', 'user_id', 'attempts', 'max_attempts', 'done', 'total', 'note',
   'result', 'error', 'retry_at', 'paid', 'open', 'rejected', 'not_sent', 'unknown', 'reused',
-  'input_tokens', 'output_tokens', 'metadata', 'created_at', 'started_at', 'finished_at'}
+  'input_tokens', 'output_tokens', 'metadata', 'created_at', 'started_at', 'finished_at', 'plan'}
+-- The plan of a kind that tells one is a part of its progress, so that a page can tick it off.
+local function plan_part(plan)
+  return plan and plan ~= 'null' and plan ~= '' and ',"plan":' .. plan or ''
+end
+
 -- The job as the contract shows it; `reason` (text or nil) is added to a state event.
 local function render(id, reason)
   local v = redis.call('HMGET', K('job', id), unpack(PUBLIC))
@@ -83,7 +113,7 @@ local function render(id, reason)
   return table.concat({
     '{"job_id":"', id, '","kind":"', v[1] or '', '","status":', v[2], ',"user_id":', v[3],
     ',"attempts":', v[4], ',"max_attempts":', v[5],
-    ',"progress":{"done":', v[6], ',"total":', v[7], ',"note":', v[8],
+    ',"progress":{"done":', v[6], ',"total":', v[7], ',"note":', v[8], plan_part(v[24]),
     '},"result":', v[9], ',"error":', v[10], ',"retry_at":', v[11],
     ',"queue_position":', rank and rank + 1 or 'null', ',"eta_s":null',
     ',"ledger":{"paid":', v[12], ',"open":', v[13], ',"rejected":', v[14], ',"not_sent":', v[15],
@@ -135,6 +165,7 @@ local function enter(job, status, reason)
     end
   end
   job.status = status
+  count(1, 'entered', job.kind, string.sub(status, 2, -2), reason or '')
   emit(job, string.sub(status, 2, -2), render(job.id, reason), true)
 end
 
@@ -150,10 +181,18 @@ local function promote(kind, user, due)
   end
 end
 
--- The time by which somebody must look at a waiting job: its deadline, or that of its first start.
+-- When a job that waits for the model has waited for as long as a job may in all, or nil.
+local function patience_ends(job)
+  return job.deferred and job.deferred + CONFIG.max_wait_ms - job.waited
+end
+
+-- The time by which somebody must look at a waiting job: its deadline, that of its first start, or
+-- the end of its patience.
 local function watch_deadline(job)
   local at, expires = tonumber(job.deadline), job.started_at == 'null' and tonumber(job.expires)
   if expires and (not at or expires < at) then at = expires end
+  local patience = patience_ends(job)
+  if patience and (not at or patience < at) then at = patience end
   if at then redis.call('ZADD', K('deadline'), at, job.id) else redis.call('ZREM', K('deadline'), job.id) end
   return at
 end
@@ -190,68 +229,6 @@ local function quota_left(user, quota)
   return redis.call('SCARD', set) < quota
 end
 
--- Calls of a run that is over and never told its outcome: nobody knows whether they were sold.
-local function close_open_calls(job, now)
-  if job.open == '0' then return 0 end
-  local ledger, closed = K('ledger', job.id), 0
-  local fields = redis.call('HGETALL', ledger)
-  for i = 1, #fields, 2 do
-    if string.sub(fields[i], 1, 2) == 'c:' then
-      local line = cjson.decode(fields[i + 1])
-      if line.outcome == 'open' then
-        line.outcome, line.ended = 'unknown', math.floor(now)
-        redis.call('HSET', ledger, fields[i], cjson.encode(line))
-        closed = closed + 1
-      end
-    end
-  end
-  redis.call('HSET', job.key, 'open', 0)
-  redis.call('HINCRBY', job.key, 'unknown', closed)
-  job.open = '0'
-  return closed
-end
-
-local function keys_of(job)
-  local names = {job.key, K('log', job.id), K('steps', job.id), K('ledger', job.id), K('blob', job.id)}
-  if job.idem ~= '' then table.insert(names, K('idem', job.idem)) end
-  return names
-end
-
--- A final job's place in `expiry`: all that pruning needs when the record itself is gone.
-local function tombstone(job)
-  return table.concat({job.id, job.kind, job.status, job.user}, '\n')
-end
-
-local function forget_indexes(id, kind, status, user)
-  local scopes = {'*', '=' .. user}
-  for _, s in ipairs({'*', status}) do
-    for _, name in ipairs(indexes(scopes, s, kind)) do redis.call('ZREM', name, id) end
-  end
-end
-
--- End a life: nothing of it is left in any queue or quota, and everything expires together.
-local function conclude(job, status, now, result, err)
-  close_open_calls(job, now)
-  redis.call('HSET', job.key, 'result', result or 'null', 'error', err or 'null', 'retry_at', 'null',
-    'note', 'null', 'finished_at', iso(now))
-  redis.call('HDEL', job.key, 'worker', 'claim')
-  redis.call('ZREM', K('waiting'), job.id)
-  redis.call('ZREM', K('turns', job.kind, job.user), job.entry)
-  redis.call('ZREM', job.queue, job.entry)
-  if step_aside(job, now) then redis.call('PUBLISH', K('wake_channel'), job.kind) end
-  redis.call('ZREM', K('deadline'), job.id)
-  redis.call('SREM', K('inflight', job.user), job.id)
-  redis.call('DEL', K('arq', job.entry), K('tries', job.entry))
-  enter(job, status)
-  redis.call('ZADD', K('expiry'), now + CONFIG.keep_ms, tombstone(job))
-  for _, name in ipairs(keys_of(job)) do redis.call('PEXPIRE', name, CONFIG.keep_ms) end
-end
-
--- Fail a job in the caller's words: an error whose first `%d` is the attempt, a second one `n`.
-local function fail(job, status, err, now, n)
-  conclude(job, status, now, nil, string.format(err, tonumber(job.attempts), n or 0))
-end
-
 -- Store a step's result once: the first one wins. Answers whether this was the first.
 local function keep_step(job, A)
   local steps = K('steps', job.id)
@@ -265,8 +242,9 @@ local function advance(job, A)
   local was = tonumber(redis.call('HGET', job.key, 'done'))
   local done = math.max(was, tonumber(A.done))
   redis.call('HSET', job.key, 'done', done, 'total', A.total, 'note', A.note)
+  if plan_part(A.plan) ~= '' then redis.call('HSET', job.key, 'plan', A.plan) end
   emit(job, 'progress', table.concat({'{"job_id":"', job.id, '","progress":{"done":', done,
-    ',"total":', A.total, ',"note":', A.note, '}}'}), true)
+    ',"total":', A.total, ',"note":', A.note, plan_part(A.plan), '}}'}), true)
 end
 
 -- Nobody renewed anything for longer than a lease: the store was away, not the workers. Take-overs

@@ -1,9 +1,10 @@
 -- Close the ledger line of a call and, where there is an answer, store the step: one script, so that
 -- no answer is paid and lost between the two. A repeat by nature: a line is closed once; only
 -- `unknown` (a take-over or an end closed it for us) is booked anew by whoever knows better.
--- A: job, run, call, outcome, status, input_tokens, output_tokens, request_id, message ('' none each),
---    step, hash, value ('' no answer), done, total, note ('' no progress to tell),
---    plan ('' none)
+-- A: job, run, call, outcome, status, input_tokens, output_tokens, request_id, message,
+--    first_ms (to the answer's first byte) ('' none each),
+--    at_door (1: refused before anything ran), step, hash, value ('' no answer), done, total,
+--    note ('' no progress to tell), plan ('' none), closed_ms (the model asked for no call for so long, '' it did not)
 -- returns: ok, lost (booked, but the run is over) or gone (there is nothing to book it on)
 local job = load(A.job)
 local ledger, field = K('ledger', A.job), 'c:' .. A.call
@@ -13,6 +14,10 @@ local word = holds(job, A) and 'ok' or 'lost'
 local line = cjson.decode(written)
 if line.outcome ~= 'open' and (line.outcome ~= 'unknown' or A.outcome == 'unknown') then return {word} end
 
+if A.closed_ms ~= '' then
+  close_lane(line.model, now + math.min(A.closed_ms, CONFIG.longest_ms), now)
+end
+give_up_place(line.model, place_of(job, line.run, A.call), now)
 redis.call('HINCRBY', job.key, line.outcome, -1)
 redis.call('HINCRBY', job.key, A.outcome, 1)
 redis.call('HINCRBY', job.key, 'input_tokens', A.input_tokens)
@@ -21,6 +26,11 @@ line.outcome, line.ended = A.outcome, math.floor(now)
 line.status, line.request_id, line.message = tonumber(A.status), A.request_id, A.message
 line.input_tokens, line.output_tokens = tonumber(A.input_tokens), tonumber(A.output_tokens)
 redis.call('HSET', ledger, field, cjson.encode(line))
+count(1, 'calls', line.model, A.outcome)
+count(A.input_tokens, 'tokens', line.model, 'input')
+count(A.output_tokens, 'tokens', line.model, 'output')
+observe(line.ended - line.started, 'call', line.model)
+if A.first_ms ~= '' then observe(tonumber(A.first_ms), 'first', line.model) end
 
 -- Whether the endpoint may still hold an answer for another call of this step under the same key.
 local function in_doubt()

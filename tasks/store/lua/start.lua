@@ -17,11 +17,17 @@ local function run()
   redis.call('HINCRBY', job.key, 'attempts', 1)
   redis.call('HINCRBY', job.key, 'run', 1)
   redis.call('HSET', job.key, 'worker', A.worker, 'retry_at', 'null', 'error', 'null')
+  if job.deferred then
+    redis.call('HINCRBY', job.key, 'waited', math.floor(now - job.deferred))
+    redis.call('HDEL', job.key, 'lane', 'deferred')
+  end
   if job.started_at == 'null' then
     job.started_at = iso(now)
+    observe(now - job.created, 'pickup', job.kind)
     redis.call('HSET', job.key, 'started_at', job.started_at)
-    watch_deadline(job)
   end
+  job.deferred = false
+  watch_deadline(job)
   redis.call('ZREM', K('waiting'), job.id)
   enter(job, A.running)
   return begun()

@@ -1,5 +1,5 @@
 -- Fail waiting jobs whose time is up, and prune what the end of others left in the indexes.
--- A: failed (target), waiting (set of statuses), overdue_error (see `fail`), lease_ms, most
+-- A: failed (target), waiting (set of statuses), overdue_error, waited_error (see `fail`), lease_ms, most
 -- returns: number of entries looked at
 local seen = 0
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', K('deadline'), '-inf', now, 'LIMIT', 0, A.most)) do
@@ -8,7 +8,10 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', K('deadline'), '-inf', now, 'LIM
   if not job or job.finished_at ~= 'null' then
     redis.call('ZREM', K('deadline'), id)
   elseif among(A.waiting, job.status) then
-    if (watch_deadline(job) or math.huge) <= now then fail(job, A.failed, A.overdue_error, now) end
+    if (watch_deadline(job) or math.huge) <= now then
+      local patience = patience_ends(job)
+      fail(job, A.failed, patience and patience <= now and A.waited_error or A.overdue_error, now)
+    end
   else
     -- Its worker ends it; should that one die, the take-over finds the deadline passed.
     redis.call('ZADD', K('deadline'), now + A.lease_ms, id)
@@ -20,6 +23,8 @@ for _, mark in ipairs(redis.call('ZRANGEBYSCORE', K('expiry'), '-inf', now, 'LIM
   redis.call('ZREM', K('expiry'), mark)
   forget_indexes(id, kind, status, user)
 end
+for _, model in ipairs(redis.call('ZRANGE', K('lanes'), 0, -1)) do pass_on(model, now) end
+redis.call('ZREMRANGEBYSCORE', K('lanes'), '-inf', now - CONFIG.keep_ms)
 local workers = redis.call('HGETALL', K('workers'))
 for i = 1, #workers, 2 do
   if tonumber(string.match(workers[i + 1], '^%d+')) < now - 3 * A.lease_ms then

@@ -1,0 +1,71 @@
+-- The end of a job's life, for every script that brings one about.
+
+-- Calls of a run that is over and never told its outcome: nobody knows whether they were sold.
+local function close_open_calls(job, now)
+  if job.open == '0' then return 0 end
+  local ledger, closed = K('ledger', job.id), 0
+  local fields = redis.call('HGETALL', ledger)
+  for i = 1, #fields, 2 do
+    if string.sub(fields[i], 1, 2) == 'c:' then
+      local line = cjson.decode(fields[i + 1])
+      if line.outcome == 'open' then
+        line.outcome, line.ended = 'unknown', math.floor(now)
+        redis.call('HSET', ledger, fields[i], cjson.encode(line))
+        give_up_place(line.model, place_of(job, line.run, line.call), now)
+        closed = closed + 1
+      end
+    end
+  end
+  redis.call('HSET', job.key, 'open', 0)
+  redis.call('HINCRBY', job.key, 'unknown', closed)
+  job.open = '0'
+  return closed
+end
+
+local function keys_of(job)
+  local names = {job.key, K('log', job.id), K('steps', job.id), K('ledger', job.id), K('blob', job.id)}
+  if job.idem ~= '' then table.insert(names, K('idem', job.idem)) end
+  return names
+end
+
+-- A final job's place in `expiry`: all that pruning needs when the record itself is gone.
+local function tombstone(job)
+  return table.concat({job.id, job.kind, job.status, job.user}, '\n')
+end
+
+local function forget_indexes(id, kind, status, user)
+  local scopes = {'*', '=' .. user}
+  for _, s in ipairs({'*', status}) do
+    for _, name in ipairs(indexes(scopes, s, kind)) do redis.call('ZREM', name, id) end
+  end
+end
+
+-- End a life: nothing of it is left in any queue or quota, and everything expires together.
+-- `alert`: people are told of it.
+local function conclude(job, status, now, result, err, alert)
+  close_open_calls(job, now)
+  redis.call('HSET', job.key, 'result', result or 'null', 'error', err or 'null', 'retry_at', 'null',
+    'note', 'null', 'finished_at', iso(now))
+  redis.call('HDEL', job.key, 'worker', 'claim', 'lane', 'deferred')
+  redis.call('ZREM', K('waiting'), job.id)
+  redis.call('ZREM', K('turns', job.kind, job.user), job.entry)
+  redis.call('ZREM', job.queue, job.entry)
+  make_room(job, now)
+  if step_aside(job, now) or limit_of(CONFIG.kinds, job.kind) > 0 then
+    redis.call('PUBLISH', K('wake_channel'), job.kind)
+  end
+  redis.call('ZREM', K('deadline'), job.id)
+  redis.call('SREM', K('inflight', job.user), job.id)
+  redis.call('DEL', K('arq', job.entry), K('tries', job.entry))
+  enter(job, status)
+  if alert and CONFIG.alert_ms >= 0 then
+    post('alert', job, now + CONFIG.alert_ms, '{"job":' .. render(job.id) .. '}')
+  end
+  redis.call('ZADD', K('expiry'), now + CONFIG.keep_ms, tombstone(job))
+  for _, name in ipairs(keys_of(job)) do redis.call('PEXPIRE', name, CONFIG.keep_ms) end
+end
+
+-- Fail a job in the caller's words: an error whose first `%d` is the attempt, a second one `n`.
+local function fail(job, status, err, now, n)
+  conclude(job, status, now, nil, string.format(err, tonumber(job.attempts), n or 0), true)
+end
