@@ -12,7 +12,7 @@ from typing import Annotated, Final
 import typer
 
 from server.words import say
-from tasks.errors import SlowcallError, StoreUnavailable
+from tasks.errors import SettingsError, SlowcallError, StoreUnavailable
 from tasks.settings import Settings, load_settings
 
 EXIT_WRONG: Final = 2
@@ -141,6 +141,20 @@ def prove(
 
     plan = proof.Plan(seconds=seconds, jobs=jobs, workers=workers, lease_s=lease, seed=seed)
     sys.exit(0 if proof.prove(plan, Console(highlight=False)) else 1)
+
+
+@app.command("alert-test")
+def alert_test() -> None:
+    """Send a test alert to every target of SLOWCALL_ALERT_URLS and say who took it."""
+    from tasks.alerts import send_test
+
+    settings = prepared("alert-test")
+    if not settings.alert_urls:
+        raise SettingsError("SLOWCALL_ALERT_URLS: not set, so nobody would be told")
+    took = asyncio.run(send_test(settings))
+    for number, ok in enumerate(took, 1):
+        say(f"target {number}: {'took it' if ok else 'did NOT take it'}")
+    sys.exit(0 if all(took) else 1)
 
 
 def prepared(name: str, *, port: int | None = None, supervised: bool = False) -> Settings:

@@ -111,7 +111,10 @@ class _Topic:
 
 
 class Hub:
-    """The process's one subscription; run it with `async with`."""
+    """The process's one subscription; run it with `async with`.
+
+    `handed_out` counts the events that it gave to watches.
+    """
 
     def __init__(self, redis: Redis, *, ping_s: float) -> None:
         self._redis = redis
@@ -125,6 +128,7 @@ class Hub:
         self._next_slot = cycle(self._slots)
         self._tasks: list[asyncio.Task[None]] = []
         self._ended = False
+        self.handed_out = 0
 
     async def __aenter__(self) -> Hub:
         self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._ping())]
@@ -257,6 +261,7 @@ class Hub:
         topic = self._topics.get(channel)
         if what == b"message" and topic:
             message = Message.read(data)
+            self.handed_out += len(topic.watches)
             for watch in topic.watches:
                 watch.post(message)
         elif what == b"subscribe":

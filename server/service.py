@@ -6,17 +6,20 @@ import time
 from pathlib import Path
 from typing import Final
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Gauge, generate_latest
+from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.registry import Collector
 from starlette.requests import Request
 from starlette.responses import FileResponse, Response
 
 from server.auth import SESSION_S, session_token
 from server.bodies import read_json
 from server.gate import COOKIE
-from server.parts import parts_of
+from server.parts import Parts, parts_of
 from server.problems import problem
 from server.routes import iso, json_response
 from tasks.errors import Unauthorized
+from tasks.metrics import store_metrics
 
 STATIC: Final = Path(__file__).parent.parent / "static"
 NO_WORKER: Final = "No worker is alive: start one with `slowcall worker`. Jobs wait meanwhile."
@@ -65,14 +68,33 @@ async def stats(request: Request) -> Response:
 
 
 async def metrics(request: Request) -> Response:
-    """`GET /metrics`: the figures of `/stats` and of this process as Prometheus text."""
-    parts = parts_of(request.scope)
-    figures = {**await parts.store.stats(), "streams": parts.seats.taken}
-    registry = CollectorRegistry()
-    for name, value in figures.items():
-        if isinstance(value, (int, float)):
-            Gauge(f"slowcall_{name}", f"{name} as GET /stats has it", registry=registry).set(value)
-    return Response(generate_latest(registry), headers={"Content-Type": CONTENT_TYPE_LATEST})
+    """`GET /metrics`: the figures of the whole store and of this server, as Prometheus text."""
+    return Response(
+        generate_latest(_Figures(await _metrics(parts_of(request.scope)))),
+        headers={"Content-Type": CONTENT_TYPE_LATEST},
+    )
+
+
+async def _metrics(parts: Parts) -> list[Metric]:
+    store = parts.store
+    here = (
+        GaugeMetricFamily("slowcall_streams_open", "Streams of this server.", parts.seats.taken),
+        CounterMetricFamily(
+            "slowcall_events_sent", "Events this server gave to streams.", parts.hub.handed_out
+        ),
+    )
+    return [*store_metrics(await store.figures(), await store.stats()), *here]
+
+
+class _Figures(Collector):
+    """Metrics that were gathered already, as the Prometheus library takes them."""
+
+    def __init__(self, metrics: list[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> list[Metric]:
+        """All of them."""
+        return self._metrics
 
 
 async def open_session(request: Request) -> Response:

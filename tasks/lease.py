@@ -68,6 +68,7 @@ class Leases:
         self._about = about
         self._held: dict[str, Held] = {}
         self._renewed = float("-inf")
+        self._store_errors = 0
 
     @property
     def fresh(self) -> bool:
@@ -79,6 +80,7 @@ class Leases:
 
     def doubt(self) -> None:
         """The store did not answer: nothing is claimed until the leases are renewed."""
+        self._store_errors += 1
         self._renewed = float("-inf")
 
     @contextmanager
@@ -120,7 +122,12 @@ class Leases:
         """Renew all leases now; what is lost is stopped. Raises StoreUnavailable."""
         before = monotonic()
         runs = [held.run for held in self._held.values()]
-        about = {**self._about, "running": len(runs), "lease_s": self._lease_s}
+        about = {
+            **self._about,
+            "running": len(runs),
+            "lease_s": self._lease_s,
+            "store_errors": self._store_errors,
+        }
         lost = await self._store.renew(self._worker, runs, self._lease_s, about)
         self._renewed = before
         for run in runs:

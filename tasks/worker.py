@@ -14,6 +14,7 @@ from importlib import metadata
 from typing import Any, Final
 from uuid import uuid4
 
+from tasks.alerts import Alerter
 from tasks.arq_worker import LAST_WORDS_S, Worker
 from tasks.errors import RunLost, SettingsError, StoreUnavailable
 from tasks.keys import name
@@ -91,7 +92,14 @@ async def build_worker(
         burst=burst,
     )
     stack.push_async_callback(_say_goodbye, prompt, worker_id)
-    for routine in (leases.keep(), _sweep(prompt, settings.lease_s), _hear(prompt, worker, leases)):
+    routines = [
+        leases.keep(),
+        _sweep(prompt, settings.lease_s),
+        _hear(prompt, worker, leases),
+    ]
+    if settings.alert_urls:
+        routines.append(Alerter(settings, prompt).keep_delivering())
+    for routine in routines:
         task = asyncio.create_task(routine)
         task.add_done_callback(worker.part_ended)
         stack.push_async_callback(_end, task)

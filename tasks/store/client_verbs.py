@@ -104,6 +104,7 @@ class ClientVerbs(StoreBase):
             status=quoted(CANCEL.target),
             result=b"null",
             error=b"null",
+            alert=0,
         )
         _did(word, "Only a job that is not final can be cancelled.")
         return await self.read(job_id)

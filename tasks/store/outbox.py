@@ -1,0 +1,31 @@
+"""The outbox: letters that a transition wrote, taken under a lease by whoever delivers them."""
+
+from __future__ import annotations
+
+from tasks.store.base import StoreBase
+from tasks.store.fragments import dumps, loads
+from tasks.store.records import Letter
+
+
+class Outbox(StoreBase):
+    """The deliverer's part of the store. A topic is `alert` or another one of its own."""
+
+    async def take_letters(self, topic: str, *, lease_s: float, most: int) -> list[Letter]:
+        """Up to `most` due letters, which nobody else gets for `lease_s`."""
+        taken = await self.scripts.call_once(
+            "outbox_take", topic=topic, lease_ms=round(lease_s * 1000), most=most
+        )
+        pairs = zip(taken[::2], taken[1::2], strict=True)
+        return [Letter(id.decode(), loads(payload)) for id, payload in pairs]
+
+    async def finish_letter(
+        self, topic: str, letter: Letter, *, wait_s: float | None = None
+    ) -> None:
+        """The letter is delivered; with `wait_s` it is kept, as it is now, and due again then."""
+        await self.scripts.call(
+            "outbox_done",
+            topic=topic,
+            id=letter.id,
+            wait_ms="" if wait_s is None else round(wait_s * 1000),
+            payload=dumps(letter.payload),
+        )
