@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import re
 import time
@@ -33,6 +34,9 @@ from tasks.reply import Limits, Reply, first_model
 from tasks.settings import Settings
 
 __all__ = ["Answer", "ModelClient"]
+
+# Its line for each request shows the whole address, and with it a key in the query.
+logging.getLogger("httpx").setLevel(logging.WARNING)
 
 _ERROR_BODY = 16_384
 # A larger body goes out in pieces, so that writing it does not hold up the other calls.

@@ -818,13 +818,15 @@ async def test_a_connection_is_used_again_and_a_dead_one_is_not() -> None:
         "asked at ?code=geheimgeheimgeheim",
     ],
 )
-async def test_no_message_holds_a_secret(echo: str) -> None:
+async def test_no_message_holds_a_secret(echo: str, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG")
     with Endpoint(HJ({"error": {"message": echo}}, status=401)) as endpoint:
         url = endpoint.url.replace("//", "//user:geheim@") + "?code=geheimgeheimgeheim"
         with pytest.raises(Rejected) as refused:
             await ask(url, settings=quick(AI_KEY=SecretStr("sk-geheim")))
     assert "gehe" not in str(refused.value)
     assert "gehe" not in repr(refused.value)
+    assert "gehe" not in caplog.text
 
 
 @pytest.mark.parametrize("key", ["a b", "schlüssel", "a\nb"])
