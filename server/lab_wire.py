@@ -1,4 +1,4 @@
-"""PURE: the lab model's answers in the shapes of OpenAI's chat completions."""
+"""The lab model's answers in the shapes of OpenAI's chat completions."""
 
 from __future__ import annotations
 
