@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -13,7 +14,9 @@ CALL_TOKENS: Final = 6_000
 """As much text as goes into one call."""
 
 _PARAGRAPHS: Final = re.compile(r"\n[^\S\n]*\n\s*")
-_NARROWER: Final = ((re.compile(r"(?<=[.!?…。])\s+"), " "), (re.compile(r"\s+"), " "))
+# Up to the last end of a sentence, or of a word.
+_SENTENCES: Final = re.compile(r".*(?:[.!?…](?=\s)|[。！？](?=.))", re.DOTALL)
+_WORDS: Final = re.compile(r".*\S(?=\s)", re.DOTALL)
 _LIST_ITEM: Final = re.compile(r"[-*•–]\s|\d+[.)]\s.*[.;,:!?]$")
 _HEADING_LENGTH: Final = 80
 
@@ -33,8 +36,13 @@ class Page:
 
 def tokens(text: str) -> int:
     """A cautious estimate: four characters a token in ASCII, one in every other script."""
+    return -(-_weight(text) // 4)
+
+
+def _weight(text: str) -> int:
+    """Quarters of tokens."""
     plain = len(text) if text.isascii() else len(text.encode("ascii", "ignore"))
-    return -(-plain // 4) + len(text) - plain
+    return 4 * len(text) - 3 * plain
 
 
 def split_pages(text: str) -> list[str]:
@@ -89,15 +97,15 @@ def groups(texts: Iterable[str], most: int) -> list[list[str]]:
 def _gather(pieces: Iterable[str], most: int, glue: str) -> list[str]:
     """Join neighbours for as long as they fit on one page."""
     pages: list[list[str]] = [[]]
-    size = 0
+    room = 4 * most
     for piece in _pieces(pieces, most):
-        cost = tokens(piece + glue)
-        if pages[-1] and size + cost > most:
-            carried = _headings_at_end(pages[-1], most - cost)
+        weight = _weight(piece)
+        if pages[-1] and weight > room:
+            carried = _headings_at_end(pages[-1], 4 * most - weight)
             pages.append(carried)
-            size = tokens(glue.join(carried))
+            room = 4 * most - sum(_weight(heading + glue) for heading in carried)
         pages[-1].append(piece)
-        size += cost
+        room -= weight + _weight(glue)
     return [glue.join(page) for page in pages if page]
 
 
@@ -110,22 +118,33 @@ def _pieces(pieces: Iterable[str], most: int) -> Iterator[str]:
             yield piece
 
 
-def _cut_piece(piece: str, most: int) -> list[str]:
-    for pattern, glue in _NARROWER:
-        parts = pattern.split(piece)
-        if len(parts) > 1:
-            return _gather(parts, most, glue)
-    length = 4 * most if piece.isascii() else most
-    return [piece[start : start + length] for start in range(0, len(piece), length)]
+def _cut_piece(piece: str, most: int) -> Iterator[str]:
+    start = 0
+    while len(piece) - start > most and _weight(piece[start : start + 4 * most + 1]) > 4 * most:
+        end = start + _fitting(piece[start : start + 4 * most], 4 * most)
+        # One character more can be seen, so that no number is taken for the end of a sentence.
+        found = _SENTENCES.match(piece, start, end + 1) or _WORDS.match(piece, start, end + 1)
+        end = found.end() if found else end
+        if part := piece[start:end].strip():
+            yield part
+        start = end
+    if part := piece[start:].strip():
+        yield part
 
 
-def _headings_at_end(page: list[str], most: int) -> list[str]:
+def _fitting(text: str, room: int) -> int:
+    """How many characters of `text` have no more weight than `room`."""
+    lengths = range(len(text) + 1)
+    return bisect_right(lengths, room, key=lambda length: _weight(text[:length])) - 1
+
+
+def _headings_at_end(page: list[str], room: int) -> list[str]:
     """Take the headings off the end of a page that head nothing there, if they fit elsewhere."""
     first = len(page)
     while first > 1 and _heading(page[first - 1]):
         first -= 1
     headings = page[first:]
-    if not headings or tokens("\n\n".join(headings)) + 1 > most:
+    if not headings or sum(_weight(heading) + 2 for heading in headings) > room:
         return []
     del page[first:]
     return headings

@@ -14,15 +14,13 @@ from contextlib import suppress
 from io import BytesIO
 
 from pypdf import PdfReader
-from pypdf.errors import DependencyError, FileNotDecryptedError
+from pypdf.errors import DependencyError, FileNotDecryptedError, LimitReachedError
 
 ENCRYPTED = "The PDF is protected by a password: save it without one and send it again."
 EMPTY = "The PDF has no pages: send the document itself."
 SCANNED = "The PDF holds no text, only pictures of it: run a text recognition (OCR) over it first."
 BROKEN = "The PDF is broken and cannot be read: open it, save it anew and send that."
-LARGE = (
-    "Reading the PDF takes more memory than allowed (SLOWCALL_READ_MEMORY): send it in parts."
-)
+LARGE = "Reading the PDF takes more memory than allowed (SLOWCALL_READ_MEMORY): send it in parts."
 LONG = "The PDF has {} pages, and {} are allowed (SLOWCALL_READ_PAGES): send it in parts."
 
 
@@ -36,7 +34,7 @@ def main() -> None:
     confine(memory, seconds)
     try:
         answer: dict[str, object] = {"pages": pages(sys.stdin.buffer.read(), most)}
-    except MemoryError:
+    except (MemoryError, LimitReachedError):
         answer = {"fault": LARGE}
     except Unreadable as error:
         answer = {"fault": str(error)}
@@ -56,7 +54,10 @@ def confine(memory: int, seconds: int) -> None:
 
 
 def pages(document: bytes, most: int) -> list[str]:
-    """The text of each page, empty where it has none. Raises Unreadable, MemoryError."""
+    """The text of each page, empty where it has none.
+
+    Raises Unreadable, MemoryError, LimitReachedError.
+    """
     try:
         reader = PdfReader(BytesIO(document))
         if reader.is_encrypted and not reader.decrypt(""):
@@ -65,7 +66,7 @@ def pages(document: bytes, most: int) -> list[str]:
         if count > most:
             raise Unreadable(LONG.format(count, most))
         texts = [page.extract_text() for page in reader.pages]
-    except (Unreadable, MemoryError):
+    except (Unreadable, MemoryError, LimitReachedError):
         raise
     except (DependencyError, FileNotDecryptedError):
         raise Unreadable(ENCRYPTED) from None

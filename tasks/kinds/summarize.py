@@ -20,7 +20,7 @@ _PAGE: Final = (
 _WHOLE: Final = "Summarise this document in a few sentences. Keep names, figures and headings."
 _JOIN: Final = (
     "Summarise the document from the summaries of its pages below as one text, in their order. "
-    "Each begins with its page number: cite it as [p. 3] behind what you take from that page."
+    "Each begins with its page number: cite it as [page 3] behind what you take from that page."
 )
 _SAME_LANGUAGE: Final = "Answer in the language of the document."
 
@@ -109,7 +109,7 @@ async def _ask_pages(context: Context, given: SummarizeInput, pages: list[Page])
 
 def _labelled(pages: list[Page], replies: list[Reply]) -> list[str]:
     return [
-        f"[p. {page.number}] {reply.text}"
+        f"[page {page.number}] {reply.text}"
         for page, reply in zip(pages, replies, strict=True)
         if not reply.refused
     ]
@@ -139,5 +139,5 @@ async def _join_level(
 
 def _note(refused: list[dict[str, Any]]) -> str:
     """What the summary says of the pages that it lacks."""
-    lines = [f"[p. {page['page']}] is not in this summary: {page['reason']}" for page in refused]
+    lines = [f"[page {page['page']}] is not in this summary: {page['reason']}" for page in refused]
     return "".join(f"\n\n{line}" for line in lines)
