@@ -78,9 +78,10 @@ class ModelClient:
     def _client(self) -> httpx.AsyncClient:
         connect_s = self._settings.connect_timeout_s
         headers = {"Accept-Encoding": "identity", "User-Agent": "slowcall"}
-        if self._key:
-            named = {"api-key": self._key} if self._address.azure else {}
-            headers |= named or {"Authorization": f"Bearer {self._key}"}
+        if self._key and self._address.azure:
+            headers["api-key"] = self._key
+        elif self._key:
+            headers["Authorization"] = f"Bearer {self._key}"
         return httpx.AsyncClient(
             # No number of connections (0: no limit) to wait for: lanes and the worker's
             # concurrency are the limits. `pool` bounds the whole way to a connection, names too.
@@ -145,9 +146,11 @@ class ModelClient:
         Raises CallFailed; a cancelled call closes its connection at once.
         """
         reply = Reply(self._limits, on_text=on_text)
-        request = self._request(json.dumps(self._asked(body)).encode(), idempotency_key)
+        sent = self._asked(body)
+        added = "stream_options" if "stream_options" in sent else None
+        request = self._request(json.dumps(sent).encode(), idempotency_key)
         try:
-            await self._exchange(request, reply, timeout_s, on_open or _nothing)
+            await self._exchange(request, reply, timeout_s, added, on_open or _nothing)
             return reply.answer()
         except CallFailed as failure:
             if isinstance(failure, OptionRefused):
@@ -173,12 +176,16 @@ class ModelClient:
             "Idempotency-Key": quote(idempotency_key, safe=":"),
         }
         content = body if len(body) <= _PIECE else _pieces(body)
-        return self._http.build_request(
-            "POST", self._address.chat, content=content, headers=headers
-        )
+        url = self._address.chat
+        return self._http.build_request("POST", url, content=content, headers=headers)
 
     async def _exchange(
-        self, request: httpx.Request, reply: Reply, timeout_s: float, on_open: Callable[[], None]
+        self,
+        request: httpx.Request,
+        reply: Reply,
+        timeout_s: float,
+        added: str | None,
+        on_open: Callable[[], None],
     ) -> None:
         """Send `request` and read all of `reply`, within every limit of time."""
         response: httpx.Response | None = None
@@ -191,12 +198,12 @@ class ModelClient:
                     reply.lab = _first_header(response, _LAB) == "1"
                     if not response.is_success:
                         quiet.reschedule(None)
-                        raise await self._refusal(response)
+                        raise await self._refusal(response, added)
                     await self._read(response, reply, quiet, on_open)
         except TimeoutError:
             if not reply.finished:
-                passed_s = timeout_s if total.expired() else None
-                raise self._too_slow(passed_s, begun=response is not None) from None
+                limit_s = timeout_s if total.expired() else None
+                raise self._too_slow(limit_s, begun=response is not None) from None
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             if not reply.finished:
                 raise self._broken(error) from error
@@ -219,7 +226,7 @@ class ModelClient:
                 wait_s = _LAST_S if reply.ended else _LINGER_S if reply.finished else idle_s
                 quiet.reschedule(now() + wait_s)
 
-    async def _refusal(self, response: httpx.Response) -> CallFailed:
+    async def _refusal(self, response: httpx.Response, added: str | None) -> CallFailed:
         body = bytearray()
         # The status stands, whatever becomes of the body that explains it.
         with suppress(TimeoutError, httpx.HTTPError, aiohttp.ClientError, OSError):
@@ -234,16 +241,15 @@ class ModelClient:
             response.headers.multi_items(),
             now=time.time(),
             address=self._address.shown,
-            added="stream_options" if not self._refused else None,
+            added=added,
         )
 
     def _too_slow(self, in_all_s: float | None, *, begun: bool) -> OutcomeUnknown:
+        message = f"No reply began within {self._settings.first_byte_s} s."
+        if begun:
+            message = f"No byte of answer came for {self._settings.idle_timeout_s:g} s."
         if in_all_s is not None:
             message = f"The answer was not whole after {in_all_s:g} s."
-        elif begun:
-            message = f"No byte of answer came for {self._settings.idle_timeout_s:g} s."
-        else:
-            message = f"No reply began within {self._settings.first_byte_s:g} s."
         return OutcomeUnknown(message, type="timeout")
 
     def _broken(self, error: Exception) -> CallFailed:

@@ -783,6 +783,16 @@ async def test_an_option_that_is_refused_is_not_sent_again() -> None:
         await client.aclose()
 
 
+async def test_calls_at_once_all_learn_that_an_option_is_refused() -> None:
+    with Endpoint(picky) as endpoint:
+        client = ModelClient(quick(), base_url=endpoint.url)
+        for expected in (OptionRefused, Answer):
+            calls = [client.chat(PROMPT, idempotency_key="k", timeout_s=5) for _ in range(10)]
+            ended = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(one) for one in ended} == {expected}
+        await client.aclose()
+
+
 async def test_an_endpoint_that_always_complains_is_not_asked_for_ever() -> None:
     with Endpoint(HJ({"error": "stream_options"}, status=400)) as endpoint:
         client = ModelClient(quick(), base_url=endpoint.url)

@@ -1,0 +1,63 @@
+"""llama.cpp's Python server with a tiny random model that the test writes itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.errors import CallFailed
+from tasks.model import Answer, ModelClient
+from tasks.settings import Settings
+from tests.real.servers import environment, running
+from tests.real.tiny_model import write_tiny_model
+from tests.test_model_reach import free_port
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(3600)]
+
+PROMPT = {"messages": [{"role": "user", "content": "hello"}], "temperature": 0, "max_tokens": 12}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """A running server of the tiny model. Setting it up compiles llama.cpp: minutes, once."""
+    model = tmp_path / "tiny.gguf"
+    write_tiny_model(model)
+    url = f"http://127.0.0.1:{(port := free_port())}"
+    python = environment("llama-cpp", "llama-cpp-python[server]") / "python"
+    options = f"--model {model} --model_alias tiny --n_ctx 512 --n_threads 1 --port {port}"
+    with running([python, "-m", "llama_cpp.server", *options.split()], f"{url}/v1/models"):
+        yield url
+
+
+@pytest.fixture
+async def client(server: str) -> AsyncIterator[ModelClient]:
+    client = ModelClient(Settings(), base_url=server)
+    yield client
+    await client.aclose()
+
+
+async def ask(client: ModelClient, **body: Any) -> Answer:
+    return await client.chat(PROMPT | body, idempotency_key="k", timeout_s=60)
+
+
+async def test_llama_cpp(client: ModelClient) -> None:
+    assert await client.default_model() == "tiny"
+    streamed, whole = [await ask(client, stream=stream) for stream in (True, False)]
+    assert streamed.text
+    assert (streamed.text, streamed.finish_reason) == (whole.text, "length")
+    assert whole.output_tokens == 12
+
+    with pytest.raises(CallFailed) as failed:
+        await ask(client, messages=[{"role": "user", "content": "hello " * 2000}])
+    assert (failed.value.type, failed.value.outcome) == ("permanent", "rejected")
+
+    call = asyncio.create_task(ask(client, max_tokens=400))
+    await asyncio.sleep(0.05)
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    assert (await ask(client)).text == whole.text
