@@ -92,10 +92,7 @@ def _round(plan: Plan, honours_keys: bool, say: Say) -> Books:
 def _round_in(house: House, plan: Plan, honours_keys: bool, say: Say) -> Books:
     lab = house.add_lab()
     misbehave(lab, *ENDPOINT)
-    for _ in range(2):
-        house.add_server()
-    for _ in range(plan.workers):
-        house.add_worker()
+    house.add(workers=plan.workers, servers=2)
     wanted = orders(plan.jobs, plan.seed)
     with closing(Customers([server.url for server in house.servers], plan.seed)) as customers:
         havoc = Havoc(house, plan.seed, lease_s=plan.lease_s, say=say)

@@ -209,20 +209,31 @@ class House:
         self.environment["AI_URL"] = self.lab.url
         return self.lab
 
-    def add_worker(self, *words: str, **environment: str) -> Part:
+    def add(self, *, workers: int = 0, servers: int = 0, **environment: str) -> None:
+        """More workers and servers, started side by side, all ready in the end. `environment` is
+        for these alone."""
+        begun = [self._worker(environment) for _ in range(workers)]
+        serving = [self._server() for _ in range(servers)]
+        for worker in begun:
+            worker.await_word("worker ready")
+        for server in serving:
+            server.await_ready()
+
+    def add_worker(self, **environment: str) -> Part:
         """One more worker, ready."""
+        self.add(workers=1, **environment)
+        return self.workers[-1]
+
+    def _worker(self, environment: Mapping[str, str]) -> Part:
         name = f"worker-{len(self.workers) + 1}"
-        worker = Part(name, ["worker", *words], house=self, environment=environment)
+        worker = Part(name, ["worker"], house=self, environment=environment)
         self.workers.append(worker)
         worker.start()
-        worker.await_word("worker ready")
         return worker
 
-    def add_server(self) -> Part:
-        """One more server, ready."""
+    def _server(self) -> Part:
         server = self._serving(f"server-{len(self.servers) + 1}", ["serve"])
         self.servers.append(server)
-        server.await_ready()
         return server
 
     def _serving(self, name: str, words: list[str]) -> Part:

@@ -32,20 +32,34 @@ QUICK: Final = {
     "AI_MODEL": "scripted",
 }
 
-Build = Callable[..., House]
+
+class Site(House):
+    """A house with customers."""
+
+    def __init__(self, folder: Path, settings: dict[str, str]) -> None:
+        super().__init__(folder, settings)
+        self._customers: list[Customer] = []
+
+    def __exit__(self, *error: object) -> None:
+        for customer in self._customers:
+            customer.leave()
+        super().__exit__(*error)
+
+    def open(self, *, workers: int = 1, servers: int = 1) -> Customer:
+        """Add workers and servers; answers a customer of the last server."""
+        self.add(workers=workers, servers=servers)
+        self._customers.append(Customer(self.servers[-1].url))
+        return self._customers[-1]
+
+
+Build = Callable[..., Site]
 
 
 @pytest.fixture
 def build(tmp_path: Path) -> Iterator[Build]:
-    """Build houses that hold a store and nothing else yet; settings by their environment names."""
+    """Build sites that hold a store and nothing else yet; settings by their environment names."""
     with ExitStack() as stack:
-
-        def new(**settings: str) -> House:
-            folder = tmp_path / f"house-{len(list(tmp_path.iterdir()))}"
-            folder.mkdir()
-            return stack.enter_context(House(folder, {**QUICK, **settings}))
-
-        yield new
+        yield lambda **settings: stack.enter_context(Site(tmp_path, {**QUICK, **settings}))
 
 
 class Model:
@@ -122,7 +136,7 @@ class Watcher:
         return self.events
 
     def leave(self) -> None:
-        """Follow it no more."""
+        """Follow it no more; a stream that is open ends with its server."""
         self._left = True
 
     def _follow(self) -> None:
@@ -153,6 +167,13 @@ class Customer:
     def __init__(self, url: str) -> None:
         self.url = url
         self.http = httpx.Client(base_url=url, timeout=15, trust_env=False)
+        self._watchers: list[Watcher] = []
+
+    def leave(self) -> None:
+        """Close all connections."""
+        self.http.close()
+        for watcher in self._watchers:
+            watcher.leave()
 
     def post(self, input: Any, **more: Any) -> str:
         """Submit a job; answers its id."""
@@ -190,7 +211,8 @@ class Customer:
 
     def watch(self, job_id: str) -> Watcher:
         """Follow its stream."""
-        return Watcher(self.url, job_id)
+        self._watchers.append(Watcher(self.url, job_id))
+        return self._watchers[-1]
 
     def log(self, job_id: str) -> list[Event]:
         """The whole log of a final job."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.prove_parts import meter
-from tests.chaos.conftest import LEASE_S, Build, Customer, Model, numbers, streamed
+from tests.chaos.conftest import LEASE_S, Build, Model, numbers, streamed
 from tests.conftest import wait_until
 from tests.endpoint import DONE, FIN, HOLD, HS, C, Pause, answered
 
@@ -18,7 +18,8 @@ HALF = HS(C("Half an "), HOLD)
 def test_the_job_of_a_killed_worker_goes_on(build: Build, model: Model) -> None:
     """Cases C2, A26: within a lease and two seconds, as `retrying`, reason `lost`."""
     house = build(AI_URL=model.url)
-    first, customer = house.add_worker(), Customer(house.add_server().url)
+    customer = house.open()
+    first = house.workers[0]
     model.teach("slow", HALF, answered("Half an hour."))
     job_id = customer.post("slow")
     watcher = customer.watch(job_id)
@@ -43,12 +44,13 @@ def test_the_job_of_a_killed_worker_goes_on(build: Build, model: Model) -> None:
 def test_a_sleeper_moves_nothing_when_it_wakes(build: Build, model: Model) -> None:
     """Case C10: frozen past its lease, its successor done: its answer is booked, no more."""
     house = build(AI_URL=model.url)
-    first, customer = house.add_worker(), Customer(house.add_server().url)
+    customer = house.open()
+    first = house.workers[0]
     model.teach("slow", HS(Pause(0.5), C("Late."), FIN(), DONE), answered("In time."))
     job_id = customer.post("slow")
     wait_until(lambda: model.asked("slow"), "the call is out")
-    house.add_worker()
     first.freeze()
+    house.add_worker()
     done = customer.await_status(job_id, "done")
     log = customer.log(job_id)
 
@@ -66,13 +68,14 @@ def test_a_sleeper_moves_nothing_when_it_wakes(build: Build, model: Model) -> No
 def test_a_sleepers_answer_is_taken_where_none_is_stored(build: Build, model: Model) -> None:
     """The later call is told to stop: an answer that is paid is never thrown away."""
     house = build(AI_URL=model.url)
-    first, customer = house.add_worker(), Customer(house.add_server().url)
+    customer = house.open()
+    first = house.workers[0]
     model.teach("slow", HS(Pause(0.5), C("First."), FIN(), DONE), HS(C("Sec"), HOLD))
     job_id = customer.post("slow")
     watcher = customer.watch(job_id)
     wait_until(lambda: model.asked("slow"), "the call is out")
-    house.add_worker()
     first.freeze()
+    house.add_worker()
     watcher.await_event("delta")
     wait_until(lambda: len(model.asked("slow")) == 2, "the second call is out")
 
@@ -89,7 +92,8 @@ def test_a_sleepers_answer_is_taken_where_none_is_stored(build: Build, model: Mo
 def test_a_job_that_kills_its_workers_ends(build: Build) -> None:
     """Cases C1, D6: as a dead letter that names the deaths, its place in the quota given back."""
     house = build(AI_URL="http://127.0.0.1:9", SLOWCALL_QUOTA="1")
-    worker, customer = house.add_worker(), Customer(house.add_server().url)
+    customer = house.open()
+    worker = house.workers[0]
     job_id = customer.post({}, kind="deadly", max_attempts=2)
     watcher = customer.watch(job_id)
     for _ in range(2):
@@ -109,13 +113,12 @@ def test_a_job_that_kills_its_workers_ends(build: Build) -> None:
 def test_ten_restarts_cost_a_long_job_nothing(build: Build, tmp_path: Path) -> None:
     """Case C3: no finished step and no attempt."""
     house = build(AI_URL="http://127.0.0.1:9")
-    workers = [house.add_worker(), house.add_worker()]
-    customer = Customer(house.add_server().url)
+    customer = house.open(workers=2)
     tally = tmp_path / "tally"
     job_id = customer.post({"steps": 60, "each_s": 0.15, "tally": str(tally)}, kind="stepping")
     customer.await_status(job_id, "running")
     for turn in range(10):
-        worker = workers[turn % 2]
+        worker = house.workers[turn % 2]
         assert worker.leave() == 0
         worker.start()
         worker.await_word("worker ready", times=2 + turn // 2)
@@ -131,7 +134,8 @@ def test_no_step_of_a_killed_summary_is_bought_again(build: Build) -> None:
     """Case C24: only what was under way when the worker died is asked for once more."""
     house = build()
     lab = house.add_lab()
-    worker, customer = house.add_worker(), Customer(house.add_server().url)
+    customer = house.open()
+    worker = house.workers[0]
     pages = [f"Page {page} is here." for page in range(1, 17)]
     job_id = customer.post({"pages": pages}, kind="summarize")
     wait_until(lambda: customer.read(job_id)["progress"]["done"] >= 7, "seven pages are read")
@@ -151,21 +155,20 @@ def test_no_step_of_a_killed_summary_is_bought_again(build: Build) -> None:
 def test_a_blocked_worker_is_fenced(build: Build) -> None:
     """Case C10: its job goes to another one, whose end stands."""
     house = build(AI_URL="http://127.0.0.1:9")
-    first, customer = house.add_worker(), Customer(house.add_server().url)
+    customer = house.open(workers=2)
     job_id = customer.post({"seconds": 2.5 * LEASE_S}, kind="blocking")
-    customer.await_status(job_id, "running")
-    house.add_worker()
     assert customer.await_end(job_id)["result"]["text"] == "run 2"
-    first.await_word("another has it")
+    wait_until(lambda: any("another has it" in part.said for part in house.workers), "it wakes")
     log = customer.log(job_id)
     assert [event.name for event in log] == ["queued", "running", "retrying", "running", "done"]
-    assert first.alive
+    assert all(worker.alive for worker in house.workers)
 
 
 def test_an_end_stands(build: Build) -> None:
     """Case C17: the worker dies right after it, the lease lapses, another worker looks."""
     house = build(AI_URL="http://127.0.0.1:9")
-    first, customer = house.add_worker(), Customer(house.add_server().url)
+    customer = house.open()
+    first = house.workers[0]
     job_id = customer.post({"seconds": 0}, kind="blocking")
     customer.await_end(job_id)
     first.kill()
@@ -179,7 +182,8 @@ def test_an_end_stands(build: Build) -> None:
 def test_a_worker_that_leaves_lets_its_call_end(build: Build, model: Model, signals: int) -> None:
     """For SLOWCALL_DRAIN_S; at a second signal it waits no longer. No attempt is counted."""
     house = build(AI_URL=model.url, SLOWCALL_DRAIN_S="20")
-    worker, customer = house.add_worker(), Customer(house.add_server().url)
+    customer = house.open()
+    worker = house.workers[0]
     model.teach("slow", HS(Pause(1), C("Slow."), FIN(), DONE))
     job_id = customer.post("slow")
     wait_until(lambda: model.asked("slow"), "the call is out")
