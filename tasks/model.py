@@ -202,8 +202,7 @@ class ModelClient:
                     await self._read(response, reply, quiet, on_open)
         except TimeoutError:
             if not reply.finished:
-                limit_s = timeout_s if total.expired() else None
-                raise self._too_slow(limit_s, begun=response is not None) from None
+                raise self._too_slow(timeout_s if total.expired() else None, response) from None
         except (httpx.HTTPError, aiohttp.ClientError, OSError) as error:
             if not reply.finished:
                 raise self._broken(error) from error
@@ -244,9 +243,9 @@ class ModelClient:
             added=added,
         )
 
-    def _too_slow(self, in_all_s: float | None, *, begun: bool) -> OutcomeUnknown:
+    def _too_slow(self, in_all_s: float | None, begun: httpx.Response | None) -> OutcomeUnknown:
         message = f"No reply began within {self._settings.first_byte_s} s."
-        if begun:
+        if begun is not None:
             message = f"No byte of answer came for {self._settings.idle_timeout_s:g} s."
         if in_all_s is not None:
             message = f"The answer was not whole after {in_all_s:g} s."
