@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
+from time import monotonic
 from typing import Any
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from tasks.lease import Held
 from tasks.model import ModelClient
 from tasks.settle import Settler
 from tasks.store import Begun, NoPlace, Progress, Run, Settlement, Store, StoredStep
+from tasks.telemetry import call_span, tell_answer, tell_failure
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +105,8 @@ class Calls:
             return begun
         key = f"{self._run.job_id}:{order.step}:{order.hash}:{begun.number}"
         end = Settlement(call, order.step, order.hash, "unknown", message="The call was closed.")
-        request = asyncio.create_task(self._request(order, key))
+        timing = _Timing()
+        request = asyncio.create_task(self._request(order, key, timing))
         self._held.calls[order.step] = request
         try:
             answer = _wanted(await request, order.body)
@@ -121,7 +124,7 @@ class Calls:
             raise
         finally:
             del self._held.calls[order.step]
-            await self._settle(end)
+            await self._settle(replace(end, first_ms=timing.first_ms))
         return StoredStep(order.hash, end.value)
 
     async def _begin(self, call: str, order: Order) -> Begun | StoredStep:
@@ -153,18 +156,44 @@ class Calls:
             self._open -= 1
             self._settled.set()
 
-    async def _request(self, order: Order, key: str) -> Answer:
+    async def _request(self, order: Order, key: str, timing: _Timing) -> Answer:
+        def opened() -> None:
+            timing.open()
+            order.opened()
+
         chat = partial(
             self._model.chat,
             order.body,
             idempotency_key=key,
             timeout_s=order.timeout_s,
-            on_open=order.opened,
+            on_open=opened,
         )
-        if order.deltas is None:
-            return await chat()
-        async with order.deltas:
-            return await chat(on_text=order.deltas.add)
+        with call_span(self._run, order.step, order.body) as span:
+            try:
+                answer = await _with_text(chat, order.deltas)
+            except CallFailed as failure:
+                tell_failure(span, failure.type)
+                raise
+            tell_answer(span, answer, timing.first_ms)
+        return answer
+
+
+class _Timing:
+    """When a call was sent and its answer began."""
+
+    def __init__(self) -> None:
+        self.first_ms: int | None = None
+        self._sent = monotonic()
+
+    def open(self) -> None:
+        self.first_ms = round((monotonic() - self._sent) * 1000)
+
+
+async def _with_text(chat: Callable[..., Awaitable[Answer]], deltas: Deltas | None) -> Answer:
+    if deltas is None:
+        return await chat()
+    async with deltas:
+        return await chat(on_text=deltas.add)
 
 
 def _wanted(answer: Answer, body: dict[str, Any]) -> Answer:

@@ -121,6 +121,7 @@ def lua_config(settings: Settings) -> str:
         "op_keep_ms": str(OP_KEEP_S * 1000),
         "feed_length": str(FEED_LENGTH),
         "max_wait_ms": str(round(settings.max_wait_s * 1000)),
+        "lease_ms": str(round(settings.lease_s * 1000)),
         "longest_ms": str(round(settings.backoff_max_s * 1000)),
         "buckets": f"{{{', '.join(map(str, BUCKETS_MS))}}}",
         "alert_ms": str(round(settings.alert_window_s * 1000) if settings.alert_urls else -1),

@@ -20,13 +20,16 @@ local function opens_at(model)
   return tonumber(redis.call('GET', K('cooldown', model)) or 0)
 end
 
--- Drop the places of calls whose worker died. What has lapsed is looked up: the lease is that of its job.
+-- Drop the places of calls whose worker died. What has lapsed is looked up: the lease is that of its
+-- job. After an outage all of them are given time to renew it.
 local function heal_lane(lane, now)
+  local grace = grace_until(now, CONFIG.lease_ms)
   for _, place in ipairs(redis.call('ZRANGEBYSCORE', lane, '-inf', now)) do
     local id, run = string.match(place, '^([^:]+):(%d+):')
     local job = id and load(id)
-    local lease = job and job.run == run and job.worker and tonumber(redis.call('ZSCORE', job.queue, job.entry))
-    if lease and lease > now then
+    local held = job and job.run == run and job.worker
+    local lease = held and math.max(grace, redis.call('ZSCORE', job.queue, job.entry) or 0)
+    if held and lease > now then
       redis.call('ZADD', lane, lease, place)
     else
       redis.call('ZREM', lane, place)
@@ -87,6 +90,10 @@ local function wait_for_lane(job, model, now)
   return now + LOOK_MS
 end
 
+local function give_up_place(model, place, now)
+  if redis.call('ZREM', K('lane', model), place) == 1 then pass_on(model, now) end
+end
+
 local function place_of(job, run, call)
   return table.concat({job.id, run, call}, ':')
 end
@@ -95,12 +102,10 @@ end
 local function take_place(job, model, call, now)
   local lane = K('lane', model)
   redis.call('ZREM', lane, job.entry)
+  redis.call('HDEL', job.key, 'lane')
+  if job.lane and job.lane ~= model then give_up_place(job.lane, job.entry, now) end
   redis.call('ZADD', lane, redis.call('ZSCORE', job.queue, job.entry) or now, place_of(job, job.run, call))
   redis.call('ZADD', K('lanes'), now, model)
-end
-
-local function give_up_place(model, place, now)
-  if redis.call('ZREM', K('lane', model), place) == 1 then pass_on(model, now) end
 end
 
 -- The model asked for no call before `at`: nobody calls it until then; the longest wish counts.
@@ -116,8 +121,9 @@ local function kind_room(kind, now)
   local most, busy = limit_of(CONFIG.kinds, kind), K('busy', kind)
   if most == 0 then return math.huge end
   if redis.call('ZCARD', busy) >= most then
+    local grace = grace_until(now, CONFIG.lease_ms)
     for _, entry in ipairs(redis.call('ZRANGEBYSCORE', busy, '-inf', now)) do
-      local lease = tonumber(redis.call('ZSCORE', K('queue', kind), entry) or 0)
+      local lease = math.max(grace, redis.call('ZSCORE', K('queue', kind), entry) or 0)
       if lease > now then
         redis.call('ZADD', busy, lease, entry)
       else

@@ -17,7 +17,7 @@
 --   user      raw text (`user_id` is its fragment; `kind` alone needs no quotes)
 --   input, options                JSON, as submitted        fingerprint      of the body, for the key
 --   created, deadline, expires    ms ('' none)              waited   ms spent on closed lanes before
---   lane      the model whose lane it waits for             deferred since when it waits now (ms)
+--   lane      the model that it waits to call               deferred since when it waits now (ms)
 --   idem      the idempotency key's part of its name        parked   1: an unknown outcome goes to a person
 
 local function K(template, ...)

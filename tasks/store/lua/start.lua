@@ -19,7 +19,7 @@ local function run()
   redis.call('HSET', job.key, 'worker', A.worker, 'retry_at', 'null', 'error', 'null')
   if job.deferred then
     redis.call('HINCRBY', job.key, 'waited', math.floor(now - job.deferred))
-    redis.call('HDEL', job.key, 'lane', 'deferred')
+    redis.call('HDEL', job.key, 'deferred')
   end
   if job.started_at == 'null' then
     job.started_at = iso(now)
