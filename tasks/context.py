@@ -21,6 +21,7 @@ from tasks.settings import Settings
 from tasks.settle import Settler
 from tasks.store import Progress, Run, Store, StoredStep
 from tasks.tally import Tally
+from tasks.telemetry import step_span
 from tasks.tries import ONCE, Retry, tried
 
 T = TypeVar("T")
@@ -92,7 +93,8 @@ class Context:
         hash = fingerprint(key)
         stored = await self._take(name, hash)
         if stored is None:
-            value = await tried(partial(self._made, name, make, timeout_s), retry, park=False)
+            with step_span(self.run, name):
+                value = await tried(partial(self._made, name, make, timeout_s), retry, park=False)
             stored = await self._store.store_step(self.run, name, hash, value)
         return stored.value  # type: ignore[no-any-return]
 

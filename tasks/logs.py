@@ -12,7 +12,8 @@ from tasks.store import JobView, Run
 from tasks.telemetry import trace_id
 
 _ABOUT: Final = (
-    *("job_id", "user_id", "kind", "attempt", "status", "reason", "wait_s", "error", "trace_id"),
+    *("job_id", "user_id", "kind", "attempt", "status", "reason"),
+    *("wait_s", "upstream_status", "trace_id"),
 )
 _jobs = logging.getLogger("slowcall.job")
 _QUIET: Final = ("uvicorn.error", "uvicorn.access", "httpx", "arq", "apprise")

@@ -83,7 +83,7 @@ class Runner:
             try:
                 await self._record(context, end)
             except RunLost:
-                tell_failure(span, "lost", "The run is over: another has the job.")
+                tell_failure(span, "lost")
                 log_job(run, "left to another")
 
     async def _perform(self, context: Context) -> Result | Exception:
@@ -158,8 +158,8 @@ class Runner:
             log.error("job %s: the kind %r raised", run.job_id, run.kind, exc_info=error)
         verdict = self._judge(context, error)
         told = (verdict.error["type"], verdict.error["message"], verdict.error["upstream_status"])
-        tell_failure(trace.get_current_span(), told[0], told[1])
-        log_end = partial(log_job, run, reason=told[0], error=told[1])
+        tell_failure(trace.get_current_span(), told[0])
+        log_end = partial(log_job, run, reason=told[0], upstream_status=told[2])
         if verdict.transition is not FAIL:
             await self._store.requeue(
                 run,

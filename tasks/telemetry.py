@@ -49,9 +49,7 @@ def configure_tracing(part: str) -> None:
 
 
 @contextmanager
-def submit_span(
-    kind: str, user_id: str, headers: Mapping[str, str]
-) -> Iterator[dict[str, str]]:
+def submit_span(kind: str, user_id: str, headers: Mapping[str, str]) -> Iterator[dict[str, str]]:
     """The span of a POST, below the caller's `traceparent`; the block gets what to keep on the job
     so that its attempts go on in the same trace (W3C Trace Context; empty when there is none)."""
     parent = propagate.extract(headers)
@@ -130,8 +128,8 @@ def call_span(run: Run, step: str, body: Mapping[str, Any]) -> Iterator[Span]:
         yield span
 
 
-def tell_answer(span: Span, answer: Answer, first_s: float | None) -> None:
-    """What an answer says of itself; `first_s`: seconds to its first byte."""
+def tell_answer(span: Span, answer: Answer, first_ms: int | None) -> None:
+    """What an answer says of itself; `first_ms`: the time to its first byte."""
     span.set_attributes(
         {
             "gen_ai.response.model": answer.model,
@@ -142,14 +140,14 @@ def tell_answer(span: Span, answer: Answer, first_s: float | None) -> None:
     )
     if answer.response_id:
         span.set_attribute("gen_ai.response.id", answer.response_id)
-    if first_s is not None:
-        span.set_attribute("gen_ai.response.time_to_first_chunk", first_s)
+    if first_ms is not None:
+        span.set_attribute("gen_ai.response.time_to_first_chunk", first_ms / 1000)
 
 
-def tell_failure(span: Span, type: str, message: str) -> None:
-    """End a span in an error, by the contract's type of it."""
+def tell_failure(span: Span, type: str) -> None:
+    """Mark a span as an error by the contract's type; the message may quote the prompt."""
     span.set_attribute("error.type", type)
-    span.set_status(Status(StatusCode.ERROR, message))
+    span.set_status(Status(StatusCode.ERROR, type))
 
 
 def trace_id() -> str | None:
