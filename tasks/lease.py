@@ -7,12 +7,15 @@ import logging
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from time import monotonic
-from typing import Any
+from typing import Any, Final
 
 from tasks.errors import Drained, RunLost, SlowcallError, StoreUnavailable
 from tasks.store import Run, Store
 
 log = logging.getLogger("slowcall.lease")
+
+_READ_OUT_S: Final = 0.2
+"""As long as the calls of a lost run may read what has come in already."""
 
 
 class Held:
@@ -133,4 +136,6 @@ class Leases:
         for run in runs:
             held = self._held.get(run.job_id)
             if run.job_id in lost and held is not None and held.run is run:
-                held.stop(RunLost("The job was taken over, or a person ended it."))
+                # Not at once: a worker that slept may hold an answer, paid and not read yet.
+                reason = RunLost("The job was taken over, or a person ended it.")
+                asyncio.get_running_loop().call_later(_READ_OUT_S, held.stop, reason)
