@@ -179,7 +179,7 @@ async def test_a_model_that_is_set_is_not_asked_for() -> None:
 )
 async def test_no_model_can_be_named(script: Script, failure: type[Exception]) -> None:
     with Endpoint(script) as endpoint:
-        client = ModelClient(quick(), base_url=endpoint.url)
+        client = ModelClient(quick(idle_timeout_s=0.4), base_url=endpoint.url)
         with pytest.raises(failure, match="AI_MODEL"):
             await client.default_model()
         await client.aclose()
