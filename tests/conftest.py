@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import hypothesis
 import pytest
 import redis
 import uvicorn
@@ -22,6 +23,8 @@ from server.lab import create_lab
 from server.valkey import EmbeddedStore
 from tasks.settings import Settings
 from tests.invariants import Books, faults
+
+hypothesis.settings.register_profile("long", max_examples=3_000)
 
 OURS = {"REDIS_URL", "AI_URL", "AI_KEY", "AI_MODEL"}
 PROXIES = {"http_proxy", "https_proxy", "all_proxy", "no_proxy"}

@@ -51,6 +51,8 @@ LIVES: Final = {(origin, move.target) for move in TRANSITIONS for origin in move
 """Every pair of neighbours that the table of the lifecycle allows in a log; no pair (None, …) but
 the first: `submit`."""
 
+_STARTS: Final = {text.partition("{}")[0]: template for template, text in TEMPLATES.items()}
+
 OUTCOMES: Final = ("paid", "open", "rejected", "not_sent", "unknown")
 
 
@@ -65,16 +67,18 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Books:
-    """All that a store holds, at one moment: values and times to live (ms, -1 none) by key."""
+    """All that a store holds, at one moment: values and times to live (ms, -1 none) by key; and
+    the values by template and what fills it."""
 
     values: dict[str, Any]
     ttl_ms: dict[str, int]
+    by_template: dict[str, dict[str, Any]]
 
     @classmethod
     def read(cls, client: redis.Redis) -> Books:
         """The store as it stands; it must not move meanwhile."""
-        keys = sorted(key.decode() for key in client.keys("*"))
-        with client.pipeline(transaction=False) as pipe:
+        keys = sorted(key.decode() for key in client.scan_iter(count=10_000))
+        with client.pipeline() as pipe:
             for key in keys:
                 pipe.type(key)
                 pipe.pttl(key)
@@ -82,8 +86,13 @@ class Books:
             for key, kind in zip(keys, told[::2], strict=True):
                 _READERS[kind.decode()](pipe, key)
             found = pipe.execute()
-        values = {key: _text(value) for key, value in zip(keys, found, strict=True)}
-        return cls(values, dict(zip(keys, told[1::2], strict=True)))
+        pairs = zip(keys, found, strict=True)
+        values = {key: _text(value) for key, value in pairs if value is not None}
+        by_template: dict[str, dict[str, Any]] = defaultdict(dict)
+        for key, value in values.items():
+            template, rest = origin(key)
+            by_template[template][rest] = value
+        return cls(values, dict(zip(keys, told[1::2], strict=True)), by_template)
 
     def get(self, template: str, *parts: str, default: Any = None) -> Any:
         """The value of one key of the inventory."""
@@ -91,10 +100,7 @@ class Books:
 
     def all(self, template: str) -> dict[str, Any]:
         """The values of all keys made from a template, by what fills it."""
-        start = TEMPLATES[template].partition("{}")[0]
-        return {
-            key[len(start) :]: value for key, value in self.values.items() if key.startswith(start)
-        }
+        return self.by_template.get(template, {})
 
     @property
     def jobs(self) -> dict[str, dict[str, str]]:
@@ -118,6 +124,14 @@ class Books:
         return [orjson.loads(line) for field, line in ledger.items() if field.startswith("c:")]
 
 
+def origin(key: str) -> tuple[str, str]:
+    """The template that a key is made from, and what fills it; an unknown one is its own."""
+    if key in _STARTS:
+        return _STARTS[key], ""
+    start = key[: key.find(":", len(PREFIX) if key.startswith(PREFIX) else len("arq:")) + 1]
+    return (_STARTS[start], key[len(start) :]) if start in _STARTS else (key, "")
+
+
 def status_of(job: dict[str, str]) -> Status:
     """Where a record stands."""
     return Status(job["status"].strip('"'))
@@ -135,10 +149,11 @@ def faults(books: Books) -> list[str]:
 
 def lifetimes(books: Books) -> Iterator[str]:
     """What belongs to a job expires with it and not before; all else expires or is listed."""
-    for key, ttl_ms in books.ttl_ms.items():
-        template, rest = _origin(key)
+    for key in books.values:
+        ttl_ms = books.ttl_ms[key]
+        template, rest = origin(key)
         if template in OF_A_JOB:
-            job = books.jobs.get(books.values[key] if template == "idem" else rest)
+            job = books.jobs.get(str(books.values[key]) if template == "idem" else rest)
             if job is None:
                 yield f"{key} has no job"
             elif status_of(job) not in FINAL and ttl_ms != -1:
@@ -216,10 +231,10 @@ def indexes(books: Books) -> Iterator[str]:
         for kind in (ALL, job["kind"]):
             for status in (ALL, job["status"]):
                 for scope in (ALL, user_scope(job["user"])):
-                    expected[name("index", kind, status, scope)].add(job_id)
-    start = TEMPLATES["index"].partition("{}")[0]
-    for key in expected.keys() | {key for key in books.values if key.startswith(start)}:
-        members = {member for member, _ in books.values.get(key, [])} - gone
+                    expected[f"{kind}:{status}:{scope}"].add(job_id)
+    found = books.all("index")
+    for key in expected.keys() | found.keys():
+        members = {member for member, _ in found.get(key, [])} - gone
         if members != expected[key]:
             yield f"{key} holds {members}, expected are {expected[key]}"
 
@@ -239,10 +254,11 @@ def timetables(books: Books) -> Iterator[str]:
             yield f"{job_id} is final, and its deadline is watched"
         if status_of(job) in WAITING and (job["deadline"] or unstarted) and job_id not in watched:
             yield f"{job_id} waits, and its deadline is not watched"
-    for job_id, kind, status, user in marks:
-        job = books.jobs.get(job_id)
-        if job and (kind, status, user) != (job["kind"], job["status"], job["user"]):
-            yield f"the mark of {job_id} says {kind} {status} {user}"
+    for job_id, *said in marks:
+        if job_id in books.jobs:
+            job = books.jobs[job_id]
+            if said != [job["kind"], job["status"], job["user"]]:
+                yield f"the mark of {job_id} says {said}"
 
 
 def logs(books: Books) -> Iterator[str]:
@@ -309,8 +325,8 @@ def ledgers(books: Books) -> Iterator[str]:
 
 
 def lanes(books: Books) -> Iterator[str]:
-    """The places of a lane are the open calls of its model; in its line wait jobs that say so; only
-    what was claimed keeps its kind busy."""
+    """Only open calls have a place in their model's lane (one whose lease has lapsed may have lost
+    it); in its line wait jobs that say so; only what was claimed keeps its kind busy."""
     places = {
         (model, place)
         for model, members in books.all("lane").items()
@@ -323,8 +339,8 @@ def lanes(books: Books) -> Iterator[str]:
         for line in books.lines(job_id)
         if line["outcome"] == "open"
     }
-    for model, place in places ^ calls:
-        yield f"{place} {'has no place' if (model, place) in calls else 'has a place'} in {model}"
+    for model, place in places - calls:
+        yield f"{place} has a place in {model}"
     for key, line in books.all("lane_line").items():
         for entry, _ in line:
             job = books.jobs.get(entry.partition(":")[0], {})
@@ -343,21 +359,13 @@ CHECKS: Final[tuple[Callable[[Books], Iterator[str]], ...]] = (
 )
 
 
-def _origin(key: str) -> tuple[str, str]:
-    """The template that a key is made from, and what fills it; an unknown one is its own."""
-    for template, text in TEMPLATES.items():
-        start, hole, _ = text.partition("{}")
-        if key == start or (hole and key.startswith(start)):
-            return template, key[len(start) :]
-    return key.removeprefix(PREFIX), ""
-
-
 _READERS: Final[dict[str, Callable[[Any, str], object]]] = {
     "zset": lambda pipe, key: pipe.zrange(key, 0, -1, withscores=True),
     "hash": lambda pipe, key: pipe.hgetall(key),
     "stream": lambda pipe, key: pipe.xrange(key),
     "set": lambda pipe, key: pipe.smembers(key),
     "string": lambda pipe, key: pipe.get(key),
+    "none": lambda pipe, key: pipe.get(key),
 }
 
 
