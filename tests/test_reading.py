@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from tasks import reading
 from tasks.errors import PermanentError
 from tasks.reading import Reader
 from tasks.settings import Settings
@@ -73,7 +72,7 @@ async def test_the_process_ends_with_the_job_that_is_stopped(
         started.put_nowait(process)
         return process
 
-    monkeypatch.setattr(reading.asyncio, "create_subprocess_exec", watched)
+    monkeypatch.setattr(asyncio, "create_subprocess_exec", watched)
     task = asyncio.create_task(read(bomb(60)))
     process = await asyncio.wait_for(started.get(), 10)
     task.cancel()
