@@ -30,6 +30,15 @@ from server.schemas import DEFAULT_PAGE, MAX_PAGE
 from tasks.kinds import Kind
 
 VERSION: Final = "0.1.0"
+CURSOR: Final[Json] = {"type": "string", "pattern": r"^[0-9]{1,16}(\.[0-9]{1,17})?_[0-9a-f]{32}$"}
+_ABOUT_A_JOB: Final = (
+    ("get", "/jobs/{job_id}"),
+    ("delete", "/jobs/{job_id}"),
+    ("get", "/jobs/{job_id}/ledger"),
+    ("post", "/jobs/{job_id}/cancel"),
+    ("post", "/jobs/{job_id}/retry"),
+    ("post", "/jobs/{job_id}/share"),
+)
 
 
 def describe(kinds: Mapping[str, Kind]) -> Callable[[Request], Awaitable[Response]]:
@@ -137,7 +146,10 @@ def _submit() -> Json:
     return operation(
         "Submit a job",
         {
-            202: job("The job, stored and sure to run.", headers),
+            202: {
+                **job("The job, stored and sure to run.", headers | RETRY_AFTER),
+                "links": _links(),
+            },
             200: job("The job, final already: a replay, or within the preferred wait.", headers),
         },
         "MalformedRequest",
@@ -147,7 +159,11 @@ def _submit() -> Json:
         "KeyReused",
         "QuotaExceeded",
         parameters=[
-            header("Idempotency-Key", "One job per key and user, for as long as the job exists."),
+            header(
+                "Idempotency-Key",
+                "One job per key and user, for as long as the job exists.",
+                pattern=r'^([!#-~][!-~]{0,254}|"[!#-\[\]-~]{1,255}")$',
+            ),
             prefer(),
             header("traceparent", "The trace that the job belongs to."),
         ],
@@ -159,6 +175,18 @@ def _submit() -> Json:
             },
         },
     )
+
+
+def _links() -> Json:
+    """Where the id of a new job leads."""
+    parameters = {"job_id": "$response.body#/job_id"}
+    return {
+        f"{method} {path.rpartition('/')[2]}": {
+            "operationRef": f"#/paths/{path.replace('/', '~1')}/{method}",
+            "parameters": parameters,
+        }
+        for method, path in _ABOUT_A_JOB
+    }
 
 
 def _list() -> Json:
@@ -181,7 +209,7 @@ def _list() -> Json:
             query("kind", TEXT),
             query("user_id", TEXT, "Whose jobs; with keys only one's own, or the admin's choice."),
             query("limit", limit),
-            query("cursor", TEXT, "`next_cursor` of the page before."),
+            query("cursor", CURSOR, "`next_cursor` of the page before."),
         ],
     )
 

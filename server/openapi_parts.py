@@ -13,6 +13,7 @@ from tasks.lifecycle import Status
 
 Json = dict[str, Any]
 
+_REF: Final = "#/components/schemas/{model}"
 TEXT: Final[Json] = {"type": "string"}
 _TIME: Final[Json] = {"type": "string", "format": "date-time"}
 COUNT: Final[Json] = {"type": "integer", "minimum": 0}
@@ -29,9 +30,11 @@ RATE_LIMIT: Final[Json] = {
 
 def schemas(kinds: Mapping[str, Kind]) -> Json:
     """The schemas, by the names that `ref` takes."""
-    submission = Submission.model_json_schema(ref_template="#/components/schemas/{model}")
+    submission = Submission.model_json_schema(ref_template=_REF)
     submission["properties"]["kind"]["enum"] = sorted(kinds)
+    submission["properties"]["input"] = ref("Input")
     return {
+        **_inputs(kinds),
         "Submission": submission,
         "Revival": Revival.model_json_schema(),
         "Status": {"enum": [str(status) for status in Status]},
@@ -48,6 +51,19 @@ def schemas(kinds: Mapping[str, Kind]) -> Json:
             },
         },
     }
+
+
+def _inputs(kinds: Mapping[str, Kind]) -> Json:
+    """What each kind takes, and `Input`: one of these, or plain text."""
+    found: Json = {}
+    for kind in kinds.values():
+        schema = kind.input_model.model_json_schema(ref_template=_REF)
+        found |= schema.pop("$defs", {})
+        found[f"{kind.name}.input"] = schema
+    plain = {"type": "string", "pattern": r"\S"}
+    ours = [ref(f"{name}.input") for name in sorted(kinds)]
+    text = "What to do, as the kind wants it: see GET /kinds."
+    return {**found, "Input": {"description": text, "anyOf": [plain, *ours]}}
 
 
 def _job_schema() -> Json:
@@ -134,7 +150,7 @@ def text_of(description: str, media_type: str) -> Json:
 
 def ref(name: str) -> Json:
     """A reference to a schema."""
-    return {"$ref": f"#/components/schemas/{name}"}
+    return {"$ref": _REF.format(model=name)}
 
 
 def strings(*names: str) -> Json:
@@ -152,9 +168,9 @@ def query(name: str, schema: Json, description: str = "") -> Json:
     return {"name": name, "in": "query", "schema": schema, "description": description}
 
 
-def header(name: str, description: str) -> Json:
+def header(name: str, description: str, **schema: str) -> Json:
     """A header of the request."""
-    return {"name": name, "in": "header", "schema": TEXT, "description": description}
+    return {"name": name, "in": "header", "schema": TEXT | schema, "description": description}
 
 
 def prefer() -> Json:

@@ -70,6 +70,8 @@ async def _submit(request: Request, parts: Parts) -> Response:
     headers["Location"] = f"{request.scope.get('root_path', '')}/jobs/{job.job_id}"
     if submitted.replayed:
         headers["Idempotent-Replayed"] = "true"
+    if not job.final:
+        headers["Retry-After"] = str(retry_after_s(job))
     return job_response(job, 200 if job.final else 202, headers)
 
 

@@ -46,7 +46,7 @@ _Model = TypeVar("_Model", bound=BaseModel)
 
 
 class Submission(BaseModel):
-    """The body of `POST /jobs`; what is left out or null takes the server's setting."""
+    """The body of `POST /jobs`; an option that is left out or null takes the server's setting."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -84,11 +84,8 @@ class Revival(BaseModel):
 
 
 def _validated(model: type[_Model], document: dict[str, Any]) -> _Model:
-    given = {name: value for name, value in document.items() if value is not None}
-    if "input" in document:
-        given["input"] = document["input"]
     try:
-        return model.model_validate(given)
+        return model.model_validate(document)
     except ValidationError as error:
         raise InvalidInput("The body does not fit.", faults(error)) from None
 

@@ -100,11 +100,11 @@ class _Figures(Collector):
 async def open_session(request: Request) -> Response:
     """`POST /session`: the page's cookie, for a key in the body. Raises Unauthorized."""
     parts = parts_of(request.scope)
-    if not parts.keyring:
-        return json_response({"user_id": None, "expires_at": None})
     key = (await read_json(request, limit=4096)).get("key")
     if not isinstance(key, str):
         raise Unauthorized('Send {"key": "…"}.')
+    if not parts.keyring:
+        return json_response({"user_id": None, "expires_at": None})
     user_id = parts.keyring.user_of(key)
     expires_at = int(time.time()) + SESSION_S
     response = json_response({"user_id": user_id, "expires_at": iso(expires_at)})

@@ -65,6 +65,7 @@ WRONG: list[tuple[Any, str]] = [
     ({"input": "a", "unknown": 1}, "/unknown"),
     ({"input": "a", "kind": "nonsense"}, "/kind"),
     ({"input": "a", "kind": 7}, "/kind"),
+    ({"input": "a", "kind": None}, "/kind"),
     ({"input": "a", "max_attempts": 0}, "/max_attempts"),
     ({"input": "a", "max_attempts": "3"}, "/max_attempts"),
     ({"input": "a", "timeout_s": 0}, "/timeout_s"),
@@ -93,7 +94,7 @@ async def test_wrong_bodies_are_refused_with_a_pointer(settings: Settings) -> No
 
 
 async def test_null_is_what_the_setting_says(settings: Settings) -> None:
-    body = {"input": "a", "kind": None, "max_attempts": None, "deadline_s": None, "metadata": None}
+    body = {"input": "a", "max_attempts": None, "timeout_s": None, "on_unknown": None}
     async with served(settings) as client:
         job = (await client.post("/jobs", json=body)).json()
     assert (job["kind"], job["max_attempts"], job["metadata"]) == ("chat", 3, {})
