@@ -57,7 +57,8 @@ class Tool:
         except JobError:
             raise
         except Exception as error:
-            return f"The tool failed: {type(error).__name__}: {error}"
+            # Only the name: the text of an exception can hold anything, a password too.
+            return f"The tool failed: {type(error).__name__}"
         text = value if isinstance(value, str) else orjson.dumps(value).decode()
         return fit([text], RESULT_TOKENS)[0]
 
