@@ -28,6 +28,7 @@ lanes      zset    models by their last call                            members 
 cooldown   string  the model asks for no call before this time (ms)     until then
 lane_turns zset    users who wait for a lane, by their last turn        members until none waits
 lane_line  zset    entries of one user that wait for a lane, by age     entries until their turn
+pace       string  how long a job of a kind and model takes (ms)        KEEP_S after the last done
 busy       zset    entries of one kind that were claimed                entries until requeued or
                                                                         final
 outbox     zset    letters of one topic that have to leave, by when due entries until delivered
@@ -68,6 +69,7 @@ TEMPLATES: Final = {
     "cooldown": PREFIX + "cooldown:{}",
     "lane_turns": PREFIX + "lane_turns:{}",
     "lane_line": PREFIX + "lane_line:{}",
+    "pace": PREFIX + "pace:{}:{}",
     "busy": PREFIX + "busy:{}",
     "outbox": PREFIX + "outbox:{}",
     "letters": PREFIX + "letters:{}",

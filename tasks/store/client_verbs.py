@@ -203,11 +203,18 @@ def _record(new: NewJob) -> dict[str, Any]:
         "metadata": dumps(new.metadata),
         "max_attempts": new.max_attempts,
         "attempts": 0,
+        "model": _model_of(new.input),
         "parked": int(new.on_unknown == "park"),
         **dict.fromkeys(_COUNTERS, 0),
         **dict.fromkeys(_EMPTY, "null"),
     }
     return {f".{field}": value for field, value in fields.items()}
+
+
+def _model_of(input: Any) -> str:
+    """The model that an input names; '' where it names none."""
+    model = input.get("model") if isinstance(input, dict) else None
+    return model if isinstance(model, str) else ""
 
 
 def _scope(user_id: str | None) -> str:

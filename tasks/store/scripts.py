@@ -40,6 +40,7 @@ _ONCE: Final = """
 local A = {}
 for i = 3, #ARGV, 2 do A[ARGV[i]] = ARGV[i + 1] end
 local now = ARGV[2] ~= '' and tonumber(ARGV[2]) or clock()
+NOW = now
 if ARGV[1] == '' then return script(A, now) end
 local op = K('op', ARGV[1])
 local said = redis.call('GET', op)

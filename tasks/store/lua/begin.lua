@@ -21,4 +21,5 @@ redis.call('HSET', ledger, field, cjson.encode({
   run = tonumber(A.run), model = A.model, hash = A.hash, number = tonumber(number), outcome = 'open',
   started = math.floor(now)}))
 redis.call('HINCRBY', job.key, 'open', 1)
+redis.call('HSET', job.key, 'model', A.model)
 return {'begun', number}

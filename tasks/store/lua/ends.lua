@@ -40,6 +40,19 @@ local function forget_indexes(id, kind, status, user)
   end
 end
 
+-- What a job that is done says of the pace of its like: the newest ones count most. One that was tried
+-- again or took steps from a store says nothing.
+local function learn_pace(job, now)
+  local v = redis.call('HMGET', job.key, 'model', 'begun', 'reused')
+  if job.attempts ~= '1' or v[3] ~= '0' or not v[2] then return end
+  for _, model in ipairs(v[1] ~= '' and {'', v[1]} or {''}) do
+    local key = K('pace', job.kind, model)
+    local was = tonumber(redis.call('GET', key))
+    local took = now - v[2]
+    redis.call('SET', key, was and 0.8 * was + 0.2 * took or took, 'PX', CONFIG.keep_ms)
+  end
+end
+
 -- End a life: nothing of it is left in any queue or quota, and everything expires together.
 -- `alert`: people are told of it.
 local function conclude(job, status, now, result, err, alert)
@@ -57,6 +70,7 @@ local function conclude(job, status, now, result, err, alert)
   redis.call('ZREM', K('deadline'), job.id)
   redis.call('SREM', K('inflight', job.user), job.id)
   redis.call('DEL', K('arq', job.entry), K('tries', job.entry))
+  if result and result ~= 'null' then learn_pace(job, now) end
   enter(job, status)
   if alert and CONFIG.alert_ms >= 0 then
     post('alert', job, now + CONFIG.alert_ms, '{"job":' .. render(job.id) .. '}')

@@ -18,6 +18,7 @@
 --   input, options                JSON, as submitted        fingerprint      of the body, for the key
 --   created, deadline, expires    ms ('' none)              waited   ms spent on closed lanes before
 --   lane      the model that it waits to call               deferred since when it waits now (ms)
+--   begun     when its present run began (ms)               model    of its newest call, or of its input
 --   idem      the idempotency key's part of its name        parked   1: an unknown outcome goes to a person
 
 local function K(template, ...)
@@ -49,6 +50,9 @@ local function observe(ms, ...)
   labels[#labels] = 'sum'
   count(math.floor(ms), unpack(labels))
 end
+
+-- The time of this script (ms), for what is shown; set by the wrapper.
+local NOW
 
 local function clock()
   local t = redis.call('TIME')
@@ -104,6 +108,32 @@ local function plan_part(plan)
   return plan and plan ~= 'null' and plan ~= '' and ',"plan":' .. plan or ''
 end
 
+-- How long a job of a kind and model takes (ms), by those that are done; nil without evidence.
+local function pace_of(kind, model)
+  return tonumber(redis.call('GET', K('pace', kind, model)) or redis.call('GET', K('pace', kind, '')))
+end
+
+-- Seconds until a job ends, as JSON: by its own progress in its first run, else by the pace of its like
+-- and of what is before it.
+local function eta(id, kind, rank, done, total, finished_at)
+  if finished_at ~= 'null' then return 'null' end
+  local v = redis.call('HMGET', K('job', id), 'model', 'worker', 'begun', 'run')
+  local pace, ms = pace_of(kind, v[1] or ''), nil
+  if v[2] then
+    local passed, part = NOW - v[3], total ~= 'null' and done / total or 0
+    if v[4] == '1' and part > 0 then
+      ms = passed / part - passed
+    elseif pace then
+      ms = math.max(0, pace - passed)
+    end
+  elseif pace then
+    local due = tonumber(redis.call('ZSCORE', K('waiting'), id) or NOW)
+    local turn = (rank or 0) * pace / math.max(1, redis.call('ZCARD', K('busy', kind)))
+    ms = math.max(due - NOW, turn) + pace
+  end
+  return ms and string.format('%.1f', ms / 1000) or 'null'
+end
+
 -- The job as the contract shows it; `reason` (text or nil) is added to a state event.
 local function render(id, reason)
   local v = redis.call('HMGET', K('job', id), unpack(PUBLIC))
@@ -115,7 +145,7 @@ local function render(id, reason)
     ',"attempts":', v[4], ',"max_attempts":', v[5],
     ',"progress":{"done":', v[6], ',"total":', v[7], ',"note":', v[8], plan_part(v[24]),
     '},"result":', v[9], ',"error":', v[10], ',"retry_at":', v[11],
-    ',"queue_position":', rank and rank + 1 or 'null', ',"eta_s":null',
+    ',"queue_position":', rank and rank + 1 or 'null', ',"eta_s":', eta(id, v[1], rank, v[6], v[7], v[23]),
     ',"ledger":{"paid":', v[12], ',"open":', v[13], ',"rejected":', v[14], ',"not_sent":', v[15],
     ',"unknown":', v[16], ',"reused":', v[17], ',"input_tokens":', v[18], ',"output_tokens":', v[19],
     '},"metadata":', v[20], ',"created_at":', v[21], ',"started_at":', v[22], ',"finished_at":', v[23],

@@ -16,7 +16,7 @@ end
 local function run()
   redis.call('HINCRBY', job.key, 'attempts', 1)
   redis.call('HINCRBY', job.key, 'run', 1)
-  redis.call('HSET', job.key, 'worker', A.worker, 'retry_at', 'null', 'error', 'null')
+  redis.call('HSET', job.key, 'worker', A.worker, 'begun', now, 'retry_at', 'null', 'error', 'null')
   if job.deferred then
     redis.call('HINCRBY', job.key, 'waited', math.floor(now - job.deferred))
     redis.call('HDEL', job.key, 'deferred')
