@@ -164,7 +164,7 @@ def prepared(name: str, *, port: int | None = None, supervised: bool = False) ->
 
     configure_logging(name)
     configure_tracing(name)
-    settings = load_settings()
+    settings = load_settings(warn=not supervised)
     if supervised:
         from server.supervise import leave_with_parent
 

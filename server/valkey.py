@@ -214,7 +214,7 @@ def prepare(*folders: Path) -> None:
             raise SettingsError(
                 f"SLOWCALL_DATA_DIR: cannot use {folder}: {error.strerror}"
             ) from None
-        if folder.stat().st_uid != os.getuid():
+        if os.getuid() not in {0, folder.stat().st_uid}:
             raise SettingsError(f"SLOWCALL_DATA_DIR: {folder} belongs to another user")
 
 

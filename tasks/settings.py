@@ -177,12 +177,12 @@ class Settings(BaseSettings):
         return self
 
 
-def load_settings() -> Settings:
-    """Read the settings from the environment; warn of names that look misspelt.
+def load_settings(*, warn: bool = True) -> Settings:
+    """Read the settings from the environment; `warn` of names that look misspelt.
 
     Raises SettingsError with one readable line that names the setting and prints no secret.
     """
-    for line in misspelt(os.environ):
+    for line in misspelt(os.environ) if warn else []:
         log.warning(line)
     try:
         return Settings()

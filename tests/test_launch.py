@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -135,6 +136,19 @@ def test_a_burst_ends_when_nothing_is_left(tmp_path: Path) -> None:
         job = httpx.post(f"{server.url()}/jobs", json={"input": "hello"}).json()
         assert run("worker", "--burst", data_dir=tmp_path).returncode == 0
         assert httpx.get(f"{server.url()}/jobs/{job['job_id']}").json()["status"] == "done"
+
+
+def test_times_are_utc_wherever_the_parts_are(tmp_path: Path) -> None:
+    with Command("serve", "--port", "0", data_dir=tmp_path, TZ="America/New_York") as server:
+        job = httpx.post(f"{server.url()}/jobs", json={"input": "hello"}).json()
+        assert run("worker", "--burst", data_dir=tmp_path, TZ="Asia/Kolkata").returncode == 0
+        job = httpx.get(f"{server.url()}/jobs/{job['job_id']}").json()
+    times = [job[name] for name in ("created_at", "started_at", "finished_at")]
+    assert times == sorted(times)
+    for text in times:
+        age = datetime.now(UTC) - datetime.strptime(text, "%Y-%m-%dT%H:%M:%S.%f%z")
+        assert text.endswith("Z")
+        assert abs(age) < timedelta(minutes=1)
 
 
 def test_any_asgi_server_can_serve_the_app(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
 import pytest
 import redis
@@ -10,6 +11,7 @@ from pydantic import SecretStr
 
 from tasks.errors import SettingsError, StoreUnavailable
 from tasks.settings import Settings
+from tasks.store import Store
 from tasks.store.check import check_store
 from tests.conftest import wait_until
 
@@ -88,6 +90,20 @@ def test_a_store_that_keeps_nothing_is_warned_of(admin: redis.Redis, store_url: 
     finally:
         admin.config_set("appendonly", "yes")
         wait_until(lambda: not rewriting(admin), "the file is written anew")
+
+
+@pytest.mark.parametrize("password", ["p@ss#w/rd%:+=é?", "YmFzZTY0PQ==", "a b"])
+async def test_a_password_of_any_signs_means_the_same_to_every_part(
+    admin: redis.Redis, store_url: str, password: str
+) -> None:
+    of_user(admin, store_url, (*ENOUGH, f">{password}"))
+    written = store_url.replace("unix://", f"unix://limited:{quote(password, safe='')}@")
+    assert check_store(at(written)) == []
+    store = Store.connect(at(written))
+    try:
+        await store.ping()
+    finally:
+        await store.aclose()
 
 
 def test_a_wrong_password_is_a_wrong_setting(admin: redis.Redis, store_url: str) -> None:
