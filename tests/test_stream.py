@@ -105,6 +105,7 @@ async def test_a_cursor_that_is_no_place_in_the_log_gets_a_snapshot(settings: Se
             assert ids(await frames.events()) == [3]
 
 
+@pytest.mark.writes_by_hand
 async def test_a_log_that_begins_anew_gets_a_snapshot_a_vanished_one_ends(
     settings: Settings, store_url: str
 ) -> None:
