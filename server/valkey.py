@@ -30,6 +30,8 @@ START_S: Final = 30.0
 """As long as a start may take: a large append-only file is read in first."""
 STOP_S: Final = 10.0
 LOOK_S: Final = 0.25
+LOOK_MAX_S: Final = 5.0
+"""Between tries when it cannot be started again, as on a full disk."""
 SOCKET_PATH_MAX: Final = 100
 """Bytes; the kernel's limit for the path of a unix socket is 104 on macOS and 108 on Linux."""
 
@@ -103,11 +105,14 @@ class EmbeddedStore:
             return
         finally:
             self._ready.set()
-        while not self._stopping.wait(LOOK_S):
+        wait_s = LOOK_S
+        while not self._stopping.wait(wait_s):
             try:
                 self._ensure()
+                wait_s = LOOK_S
             except (SettingsError, StoreUnavailable, OSError) as error:
                 log.error("the embedded store is away: %s", error)
+                wait_s = min(LOOK_MAX_S, wait_s * 2)
         self._stop()
 
     def _ensure(self) -> None:

@@ -40,10 +40,14 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[EmbeddedStore]:
-    """The session's Valkey, as users get it embedded; it is gone afterwards with its folder."""
+    """The session's Valkey, as users get it embedded but for one thing: it does not wait for the
+    disk, whose speed is none of the tests' business. It is gone afterwards with its folder."""
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="slowcall-"))
-        yield stack.enter_context(EmbeddedStore(Path(folder)))
+        store = stack.enter_context(EmbeddedStore(Path(folder)))
+        with redis.Redis.from_url(store.url) as client:
+            client.config_set("appendfsync", "everysec")
+        yield store
 
 
 @pytest.fixture

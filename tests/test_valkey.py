@@ -33,11 +33,12 @@ def client(store_url: str) -> Iterator[redis.Redis]:
         yield connected
 
 
-def test_it_writes_to_the_disk_before_it_answers_and_evicts_nothing(client: redis.Redis) -> None:
+def test_it_writes_to_the_disk_before_it_answers_and_evicts_nothing(tmp_path: Path) -> None:
     wanted = {"appendonly": "yes", "appendfsync": "always", "maxmemory-policy": "noeviction"}
-    assert {name: client.config_get(name) for name in wanted} == {
-        name: {name: value} for name, value in wanted.items()
-    }
+    with EmbeddedStore(tmp_path) as store, redis.Redis.from_url(store.url) as client:
+        assert {name: client.config_get(name) for name in wanted} == {
+            name: {name: value} for name, value in wanted.items()
+        }
 
 
 def test_only_its_owner_can_reach_it(valkey: EmbeddedStore, client: redis.Redis) -> None:
