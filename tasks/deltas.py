@@ -30,7 +30,10 @@ class DeltaLog:
 
 
 class Deltas:
-    """The streamed text of one step: `add` it inside `async with`, then `complete` it."""
+    """The streamed text of one step: `add` it inside `async with`, then `complete` it.
+
+    The block does not wait for the store: what was answered is settled first.
+    """
 
     def __init__(self, log: DeltaLog, step: str) -> None:
         self._log = log
@@ -39,6 +42,7 @@ class Deltas:
         self._waiting: list[str] = []
         self._more = asyncio.Event()
         self._ended = asyncio.Event()
+        self._teller: asyncio.Task[None] | None = None
 
     def add(self, text: str) -> None:
         """Text as it came from the model."""
@@ -46,6 +50,7 @@ class Deltas:
         self._more.set()
 
     async def __aenter__(self) -> Deltas:
+        self._ended.clear()
         self._teller = asyncio.create_task(self._tell_slices())
         return self
 
@@ -55,14 +60,16 @@ class Deltas:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        if isinstance(error, asyncio.CancelledError):
-            self._teller.cancel()
         self._ended.set()
         self._more.set()
-        await asyncio.wait([self._teller])
+        if error is not None and self._teller is not None:
+            self._teller.cancel()
+            await asyncio.wait([self._teller])
 
     async def complete(self, text: str) -> None:
         """Publish what of the whole `text` has not been published. Raises RunLost."""
+        if self._teller is not None:
+            await self._teller
         rest = text[self._sent :]
         if rest:
             await self._log.tell(self._step, rest)

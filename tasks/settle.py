@@ -16,7 +16,7 @@ from tasks.store.worker_verbs import settle_arguments
 
 log = logging.getLogger("slowcall.settle")
 
-_PROMPT_S: Final = 2.0
+_PROMPT_S: Final = 0.5
 """A settlement that takes longer is put on disk: the store is away."""
 
 
