@@ -176,8 +176,12 @@ class Customer:
             watcher.leave()
 
     def post(self, input: Any, **more: Any) -> str:
+        """Submit a job with this input; answers its id."""
+        return self.submit({"input": input, **more})
+
+    def submit(self, body: dict[str, Any]) -> str:
         """Submit a job; answers its id."""
-        response = self.http.post("/jobs", json={"input": input, **more})
+        response = self.http.post("/jobs", json=body)
         assert response.status_code == 202, response.text
         return str(response.json()["job_id"])
 

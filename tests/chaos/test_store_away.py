@@ -1,0 +1,127 @@
+"""The store dies, hangs or is full during calls: no worker ends, nothing is asked twice."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+import redis
+
+from server.prove_parts import meter
+from tests.chaos.conftest import Build, Customer, Model, Site, numbers, streamed
+from tests.conftest import wait_until
+from tests.endpoint import DONE, FIN, HS, C, Pause
+
+JOBS = 6
+SLOW = {"SLOWCALL_LAB_TOKENS_PER_S": "8"}
+TEXT = "twelve words that take a second and a half to be told"
+
+
+@pytest.mark.parametrize(
+    ("manner", "away_s"),
+    [
+        ("killed", 1.5),
+        ("killed", 15),
+        ("frozen", 6),
+        pytest.param("killed", 120, marks=[pytest.mark.long, pytest.mark.timeout(240)]),
+        pytest.param("frozen", 120, marks=[pytest.mark.long, pytest.mark.timeout(240)]),
+    ],
+)
+def test_the_store_is_away(build: Build, manner: str, away_s: float) -> None:
+    """Cases C5, C6, B3: for longer than leases last, gone or silent; two servers, two workers."""
+    house = build(**SLOW)
+    lab = house.add_lab()
+    customer = house.open(workers=2, servers=2)
+    pids = [part.pid for part in (*house.workers, *house.servers)]
+    jobs = [customer.post(f"{number} {TEXT}") for number in range(JOBS)]
+    watchers = [Customer(house.servers[n % 2].url).watch(job) for n, job in enumerate(jobs)]
+    wait_until(lambda: meter(lab)["sold"] == JOBS, "all calls are out")
+    for watcher in watchers:
+        watcher.await_event("delta")
+
+    came_back_at = time.monotonic() + away_s
+    house.store.kill() if manner == "killed" else house.store.freeze()
+    refused = customer.http.post("/jobs", json={"input": "now"})
+    wait_until(lambda: time.monotonic() > came_back_at, "the outage is over", away_s + 1)
+    house.store.start() if manner == "killed" else house.store.thaw()
+
+    assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+    for job_id, watcher in zip(jobs, watchers, strict=True):
+        log = watcher.await_end(within_s=30)
+        assert numbers(log) == list(range(1, len(log) + 1))
+        assert (log[-1].name, log[-1].data["attempts"]) == ("done", 1), watcher.names
+        assert streamed(log) == log[-1].data["result"]["text"]
+        assert customer.outcomes(job_id) == ["paid"]
+    assert meter(lab)["requests"] == JOBS
+    assert [part.pid for part in (*house.workers, *house.servers) if part.alive] == pids
+
+
+def test_a_worker_leaves_its_answers_to_the_next_start(build: Build, model: Model) -> None:
+    """It must stop while the store is away: what it bought lies in the spool."""
+    house = build(AI_URL=model.url, SLOWCALL_DRAIN_S="4")
+    customer = house.open()
+    worker = house.workers[0]
+    model.teach("slow", HS(Pause(0.5), C("Bought."), FIN(), DONE))
+    job_id = customer.post("slow")
+    wait_until(lambda: model.asked("slow"), "the call is out")
+
+    house.store.kill()
+    worker.ask_to_leave()
+    assert worker.wait() == 0
+    assert len(_spooled(house)) == 1
+    house.store.start()
+    worker.start()
+
+    job = customer.await_end(job_id)
+    assert (job["status"], job["result"]["text"]) == ("done", "Bought.")
+    assert len(model.asked("slow")) == 1
+    assert customer.outcomes(job_id) == ["paid"]
+    assert _spooled(house) == []
+
+
+def test_streams_whose_subscription_dies_lose_nothing(build: Build) -> None:
+    """Case B2: at any moment, the one before the final event too."""
+    house = build(SLOWCALL_LAB_TOKENS_PER_S="20")
+    house.add_lab()
+    customer = house.open()
+    watchers = [customer.watch(customer.post(f"{n} {TEXT}")) for n in range(JOBS)]
+    with _client(house) as client:
+
+        def cut() -> bool:
+            client.client_kill_filter(_type="pubsub")
+            return all("done" in watcher.names for watcher in watchers)
+
+        wait_until(cut, "all streams end", 20)
+    for watcher in watchers:
+        log = watcher.await_end()
+        assert numbers(log) == list(range(1, len(log) + 1))
+        assert streamed(log) == log[-1].data["result"]["text"]
+
+
+def test_a_full_store_takes_no_job_and_loses_none(build: Build, model: Model) -> None:
+    """Case C18: 503, never a 202 for nothing; what is in flight waits with its paid answer."""
+    house = build(AI_URL=model.url)
+    customer = house.open()
+    model.teach("slow", HS(Pause(1), C("Kept."), FIN(), DONE))
+    job_id = customer.post("slow")
+    wait_until(lambda: model.asked("slow"), "the call is out")
+    with _client(house) as client:
+        client.config_set("maxmemory", "1")
+        refused = customer.http.post("/jobs", json={"input": "now"})
+        wait_until(lambda: _spooled(house), "the answer lies in the spool")
+        client.config_set("maxmemory", "0")
+
+    assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
+    job = customer.await_end(job_id)
+    assert (job["status"], job["result"]["text"], job["attempts"]) == ("done", "Kept.", 1)
+    assert customer.outcomes(job_id) == ["paid"]
+    assert customer.http.get("/jobs").json()["jobs"] == [job]
+
+
+def _client(house: Site) -> redis.Redis:
+    return redis.Redis.from_url(house.store.url)
+
+
+def _spooled(house: Site) -> list[Path]:
+    return list((house.folder / "spool").glob("*.json*"))
