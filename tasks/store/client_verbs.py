@@ -22,6 +22,7 @@ from tasks.store.records import FeedEntry, JobView, LogEntry, NewJob, Submitted
 _FEED_ID: Final = re.compile(r"\d{1,16}-\d{1,16}")
 _CURSOR: Final = re.compile(r"(\d{1,16}(?:\.\d{1,17})?)_([0-9a-f]{32})")
 _QUOTA_RETRY_S: Final = 5
+_PAGE_BYTES: Final = 4_194_304
 _COUNTERS: Final = (
     *("paid", "open", "rejected", "not_sent", "unknown", "reused"),
     *("input_tokens", "output_tokens", "waited", "deaths", "done"),
@@ -77,21 +78,21 @@ class ClientVerbs(StoreBase):
     ) -> tuple[list[JobView], str | None]:
         """A page of jobs, newest first, and the cursor of the next one (None: it was the last).
 
-        Raises MalformedRequest for a cursor that is not one of ours.
+        A page of jobs with large results is shorter than `limit`. Raises MalformedRequest for a
+        cursor that is not one of ours.
         """
         score, after = _read_cursor(cursor)
-        found = await self.scripts.call(
+        more, *page = await self.scripts.call(
             "list",
             kind=kind or ALL,
             status=quoted(status) if status else ALL,
             scope=_scope(user_id),
-            limit=limit + 1,
+            limit=limit,
+            bytes=_PAGE_BYTES,
             score=score,
             after=after,
         )
-        page = found[:limit]
-        more = len(found) > limit
-        next_cursor = f"{page[-1][0].decode()}_{page[-1][1].decode()}" if more else None
+        next_cursor = f"{page[-1][0].decode()}_{page[-1][1].decode()}" if more == b"1" else None
         return [_view(view) for _, _, *view in page], next_cursor
 
     async def cancel(self, job_id: str) -> JobView:
