@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any, Final, cast
 
+import orjson
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -81,7 +81,7 @@ def problem(
         "detail": detail,
         **members,
     }
-    return Response(json.dumps(body), status, headers, MEDIA_TYPE)
+    return Response(orjson.dumps(body), status, headers, MEDIA_TYPE)
 
 
 def refusal(error: SlowcallError, root_path: str = "") -> Response:

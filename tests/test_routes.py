@@ -8,10 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 from pydantic import SecretStr
+from starlette.types import Receive, Scope, Send
 
+from server.app import create_app
 from tasks.lifecycle import RETRY
 from tasks.settings import Settings
+from tests.conftest import serving
 from tests.serving import Hand, served, store_of, submit, until
 
 JSON = {"Content-Type": "application/json"}
@@ -441,6 +445,45 @@ async def test_a_server_is_ready_when_a_worker_lives(settings: Settings) -> None
         kinds = (await client.get("/kinds")).json()["kinds"]
         assert {"chat", "summarize"} <= {kind["name"] for kind in kinds}
         assert all(kind["description"] and kind["input_schema"] for kind in kinds)
+
+
+async def test_a_body_that_does_not_arrive_is_given_up(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.bodies.BODY_S", 0.2)
+
+    async with served(settings) as client:
+        reader, writer = await asyncio.open_connection(client.base_url.host, client.base_url.port)
+        head = "POST /jobs HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        writer.write(f'{head}Content-Length: 99\r\n\r\n{{"input": '.encode())
+        async with asyncio.timeout(5):
+            answer = await reader.readuntil(b"}")
+        writer.close()
+        await writer.wait_closed()
+        assert answer.startswith(b"HTTP/1.1 400")
+        assert b"did not arrive" in answer
+        assert (await client.get("/jobs")).json()["jobs"] == []
+
+
+async def test_a_server_below_a_path_says_where_things_are(settings: Settings) -> None:
+    app = create_app(settings.model_copy(update={"api_keys": (("alice", SecretStr("a-key")),)}))
+
+    async def below(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "http":
+            scope = {**scope, "root_path": "/below", "path": "/below" + scope["path"]}
+        await app(scope, receive, send)
+
+    with serving(below) as url:
+        async with httpx.AsyncClient(base_url=url) as client:
+            assert (await client.get("/healthz")).status_code == 200
+            assert (await client.get("/jobs")).status_code == 401
+            session = await client.post("/session", json={"key": "a-key"})
+            assert "Path=/below" in session.headers["set-cookie"]
+            key = {"Authorization": "Bearer a-key"}
+            job = await client.post("/jobs", json={"input": "a"}, headers=key)
+            assert job.headers["location"] == f"/below/jobs/{job.json()['job_id']}"
+            missing = await client.get("/jobs/nothing", headers=key)
+            assert missing.json()["type"].startswith("/below/openapi.json#")
 
 
 async def test_a_client_that_leaves_in_a_post_leaves_a_whole_job_or_none(

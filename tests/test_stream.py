@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import httpx
 import orjson
 import pytest
 import redis
+from pydantic import SecretStr
 
+from server.valkey import EmbeddedStore
 from tasks.lifecycle import RETRY
 from tasks.settings import Settings
 from tasks.store import Store
@@ -395,6 +399,55 @@ async def test_a_slow_reader_gets_everything_from_the_log(
                 await hand.say(run, text)
             await hand.finish(run)
             assert ids(await slow.events()) == list(range(2, 204))
+
+
+async def test_a_client_that_stopped_reading_is_let_go(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case B5: it keeps its connection open and takes nothing."""
+    monkeypatch.setattr("server.stream.SEND_S", 0.3)
+    async with served(settings) as client, store_of(settings) as store:
+        hand, job_id = Hand(store), await submit(client)
+        host, port = client.base_url.host, client.base_url.port
+        request = f"GET /jobs/{job_id}/stream HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n"
+        reader, writer = await asyncio.open_connection(host, port, limit=1000)
+        writer.write(request.encode())
+        await reader.readuntil(b"event: queued")
+        run = await hand.start(job_id)
+        for _ in range(200):
+            await hand.say(run, "x" * 100_000)
+
+        async def let_go() -> bool:
+            return "slowcall_streams_open 0.0" in (await client.get("/metrics")).text
+
+        await until(let_go, "the stream is given up")
+        writer.transport.abort()
+
+
+async def test_streams_outlive_the_store(settings: Settings, tmp_path: Path) -> None:
+    """Case B3: Redis is killed and comes back; each stream goes on where it was."""
+    with EmbeddedStore(tmp_path / "own") as valkey:
+        own = settings.model_copy(update={"redis_url": SecretStr(valkey.url)})
+        async with served(own) as client, store_of(own) as store:
+            hand, job_id = Hand(store), await submit(client)
+            run = await hand.start(job_id)
+            path = f"/jobs/{job_id}/stream"
+            opened = [client.stream("GET", path) for _ in range(20)]
+            responses = await asyncio.gather(*(one.__aenter__() for one in opened))
+            readers = [Frames(response) for response in responses]
+            for reader in readers:
+                assert ids(await reader.events(2)) == [1, 2]
+            assert valkey.pid
+            os.kill(valkey.pid, signal.SIGKILL)
+
+            async def back() -> bool:
+                return (await client.get("/jobs")).status_code == 200
+
+            await until(back, "the store is back")
+            await hand.say(run, "text")
+            await hand.finish(run)
+            for reader in readers:
+                assert ids(await reader.events()) == [3, 4]
 
 
 async def a_done_job(client: httpx.AsyncClient, store: Store, deltas: int) -> str:
