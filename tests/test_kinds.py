@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -23,7 +24,7 @@ from tests.commands import ROOT, Command
 from tests.endpoint import HJ, HS, RST, C, Script, answered
 from tests.pdfs import pdf
 from tests.rig import a_kind, rigged
-from tests.scripted import finish, scripted
+from tests.scripted import asked, finish, scripted
 
 BODY = {"messages": [{"role": "user", "content": "hello"}]}
 BROKEN = HJ({"error": {"message": "broken"}}, status=500)
@@ -209,6 +210,30 @@ async def test_a_stored_step_that_the_code_no_longer_knows_is_a_clear_error(
     assert job["error"]["message"] == "The code no longer knows stored steps of this job: old."
 
 
+async def test_a_stored_step_is_kept_when_its_prompt_has_changed(settings: Settings) -> None:
+    """Case C24: a deploy between two attempts buys nothing anew."""
+
+    def asking(prompt: str) -> Callable[[Context, Any], Any]:
+        async def perform(context: Context, given: Any) -> dict[str, Any]:
+            messages = [{"role": "user", "content": prompt}]
+            first = await context.ask({"messages": messages}, step="first")
+            second = await context.ask({"messages": messages}, step="second")
+            return {"text": f"{first.text} {second.text}"}
+
+        return perform
+
+    old = {"mine": a_kind("mine", asking("the old way"))}
+    async with scripted(settings, answered("one"), BROKEN, kinds=old) as (rig, _):
+        job_id = await rig.submit("mine")
+        await rig.run_due()
+    new = {"mine": a_kind("mine", asking("the new way"))}
+    async with scripted(settings, answered("two"), kinds=new) as (rig, endpoint):
+        await rig.work(asyncio.sleep)
+        job = await rig.read(job_id)
+        assert [asked(request)[1] for request in endpoint.requests] == ["the new way"]
+    assert job["result"]["text"] == "one two"
+
+
 # Large results.
 
 
@@ -232,6 +257,23 @@ async def test_a_megabyte_of_text_streams_stores_and_lists_beside_other_jobs(
     assert "".join(told) == large_job["result"]["text"] == text
     assert len(told) < 80 * 10, "in slices of time, not of tokens"
     assert [json.loads(view.body)["job_id"] for view in listed] == [small_id, large_id]
+
+
+async def test_a_list_of_large_jobs_comes_in_short_pages_and_whole(settings: Settings) -> None:
+    async def perform(context: Context, given: Any) -> dict[str, Any]:
+        return {"text": "x" * 1_500_000}
+
+    async with rigged(settings, {"mine": a_kind("mine", perform)}) as rig:
+        submitted = [await rig.submit("mine") for _ in range(7)]
+        await rig.run_due()
+        pages, cursor = [], None
+        while True:
+            page, cursor = await rig.store.list_jobs(user_id=None, limit=6, cursor=cursor)
+            pages.append([view.job_id for view in page])
+            if cursor is None:
+                break
+    assert [len(page) for page in pages] == [3, 3, 1]
+    assert [job_id for page in pages for job_id in page] == submitted[::-1]
 
 
 # The example.
@@ -295,4 +337,7 @@ def check_terminal(url: str, folder: Path) -> None:
 
 
 def test_the_example_is_the_one_of_the_readme() -> None:
-    assert (EXAMPLE / "letters.py").read_text() in (ROOT / "README.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    shown = [block for block in blocks if "@kind(" in block]
+    assert shown
+    assert all(block in (EXAMPLE / "letters.py").read_text() for block in shown)

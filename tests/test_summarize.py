@@ -209,3 +209,36 @@ async def test_a_refusal_of_the_caller_is_no_refusal_of_a_page(settings: Setting
         assert len(endpoint.requests) <= 2
     assert (job["status"], job["attempts"]) == (Status.FAILED, 1)
     assert "wrong key" in job["error"]["message"]
+
+
+# A person edits the input and retries.
+
+
+async def test_an_edited_page_is_bought_anew_and_no_other(settings: Settings) -> None:
+    joins = iter([HJ({"error": {"message": "no"}}, status=403)])
+
+    def answer(request: Request) -> Script:
+        task, text = asked(request)
+        return next(joins, answered("All.")) if JOIN in task else answered(f"<{text}>")
+
+    async with scripted(settings, answer) as (rig, endpoint):
+        job = await finish(rig, {"pages": ["One.", "Two.", "Three."]})
+        assert job["status"] == "failed"
+        await rig.store.revive(job["job_id"], input={"pages": ["One.", "2.", "Three."]})
+        await rig.work(asyncio.sleep)
+        job = await rig.read(job["job_id"])
+        assert (job["status"], job["ledger"]["reused"]) == ("done", 2)
+        assert sorted(pages_asked(endpoint)) == ["2.", "One.", "Three.", "Two."]
+        assert "<2.>" in asked(endpoint.requests[-1])[1]
+
+
+async def test_a_document_need_not_be_sent_again(settings: Settings) -> None:
+    refused = iter([HJ({"error": {"message": "no"}}, status=403)] * 2)
+    async with scripted(settings, lambda _: next(refused, answered("Short."))) as (rig, endpoint):
+        job = await finish(rig, {"file": FILE}, blob=pdf(["One.", "Two."]))
+        assert job["status"] == "failed"
+        edited = {"file": FILE, "instructions": "Be brief."}
+        await rig.store.revive(job["job_id"], input=edited)
+        await rig.work(asyncio.sleep)
+        assert (await rig.read(job["job_id"]))["status"] == "done"
+        assert all("Be brief." in asked(request)[0] for request in endpoint.requests[-3:])
