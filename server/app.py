@@ -21,7 +21,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 
-from server import routes, service
+from server import retries, routes, service
 from server.auth import Keyring
 from server.gate import Gate, HideTokens, SecurityHeaders
 from server.hub import Hub
@@ -79,12 +79,13 @@ def _routes() -> list[Route | Mount]:
         Route("/jobs", routes.submit, methods=["POST"]),
         Route("/jobs", routes.list_jobs),
         Route("/jobs/stream", FeedStream(), methods=["GET"]),
+        Route("/jobs/retry", retries.retry_all, methods=["POST"]),
         Route(job, routes.read),
         Route(job, routes.delete, methods=["DELETE"]),
         Route(job + "/stream", JobStream(), methods=["GET"]),
         Route(job + "/ledger", routes.ledger),
         Route(job + "/cancel", routes.cancel, methods=["POST"]),
-        Route(job + "/retry", routes.retry, methods=["POST"]),
+        Route(job + "/retry", retries.retry, methods=["POST"]),
         Route(job + "/share", routes.share, methods=["POST"]),
         Route("/session", service.open_session, methods=["POST"]),
         Route("/session", service.close_session, methods=["DELETE"]),

@@ -82,6 +82,7 @@ def _job_paths() -> Json:
     one = [path("job_id")]
     return {
         "/jobs": {"post": _submit(), "get": _list()},
+        "/jobs/retry": {"post": _retry_all()},
         "/jobs/{job_id}": {
             "parameters": one,
             "get": operation(
@@ -230,6 +231,26 @@ def _retry() -> Json:
         "QuotaExceeded",
         parameters=[query("dry_run", {"type": "boolean", "default": False})],
         requestBody={"content": {"application/json": {"schema": ref("Revival")}}},
+    )
+
+
+def _retry_all() -> Json:
+    answer = {
+        "type": "object",
+        "required": ["retried", "left"],
+        "properties": {
+            "retried": {"type": "array", "items": TEXT},
+            "left": {"type": "integer", "minimum": 0},
+        },
+    }
+    return operation(
+        "Retry the caller's failed jobs of a kind, the oldest first, as far as quotas allow",
+        {202: json_of("Which have a new life, and how many are left.", answer)},
+        "InvalidInput",
+        parameters=[
+            query("kind", TEXT) | {"required": True},
+            query("user_id", TEXT, "Whose jobs; with keys only one's own, or the admin's choice."),
+        ],
     )
 
 

@@ -1,4 +1,4 @@
-"""The jobs: submit, read, list, cancel, retry, discard, share, and the ledger of each."""
+"""The jobs: submit, read, list, cancel, discard, share, and the ledger of each."""
 
 from __future__ import annotations
 
@@ -15,12 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.auth import SHARE_S, share_token
-from server.bodies import fingerprint, media_type_of, parse_object, read_body, read_json
+from server.bodies import fingerprint, media_type_of, read_json
 from server.parts import Parts, caller_of, job_of, parts_of
 from server.problems import refusal
 from server.schemas import (
     ListQuery,
-    Revival,
     Submission,
     idempotency_key,
     preferred_wait_s,
@@ -33,7 +32,6 @@ from tasks.errors import (
     QuotaExceeded,
     SlowcallError,
     StoreUnavailable,
-    WrongType,
 )
 from tasks.kinds import Kind, UploadedFile
 from tasks.logs import log_job
@@ -99,7 +97,7 @@ async def _new_job(request: Request, parts: Parts) -> NewJob:
     asked = await _asked(request, settings.max_body)
     body = asked.submission
     user_id = caller_of(request.scope).owner(body.user_id)
-    kind = _kind(parts, body.kind)
+    kind = kind_of(parts, body.kind)
     _check_document(kind.parse(body.input), asked.blob)
     return NewJob(
         kind=body.kind,
@@ -119,7 +117,8 @@ async def _new_job(request: Request, parts: Parts) -> NewJob:
     )
 
 
-def _kind(parts: Parts, name: str) -> Kind:
+def kind_of(parts: Parts, name: str) -> Kind:
+    """The kind of that name. Raises InvalidInput, which lists what there is."""
     if name not in parts.kinds:
         known = ", ".join(sorted(parts.kinds))
         fault: Fault = {"pointer": "/kind", "message": f"one of {known}"}
@@ -222,37 +221,6 @@ async def cancel(request: Request) -> Response:
     cancelled = await parts_of(request.scope).store.cancel(job.job_id)
     log_job(cancelled, cancelled.status)
     return job_response(cancelled, 200)
-
-
-async def retry(request: Request) -> Response:
-    """`POST /jobs/{job_id}/retry`: a new life, or with `dry_run` what it would reuse and buy."""
-    parts, job = parts_of(request.scope), await job_of(request)
-    changes = await _changes(request, parts.settings.max_body)
-    if changes.input is not None:
-        _kind(parts, orjson.loads(job.body)["kind"]).parse(changes.input)
-    if request.query_params.get("dry_run") == "true":
-        return json_response(await _price(parts, job))
-    revived = await parts.store.revive(job.job_id, quota=parts.settings.quota, input=changes.input)
-    log_job(revived, revived.status, reason="retried by a person")
-    return job_response(revived, 202)
-
-
-async def _changes(request: Request, limit: int) -> Revival:
-    body = await read_body(request, limit)
-    if not body.strip():
-        return Revival()
-    if media_type_of(request) != "application/json":
-        raise WrongType("Send the changes as `Content-Type: application/json`, or no body.")
-    return Revival.read(parse_object(body))
-
-
-async def _price(parts: Parts, job: JobView) -> dict[str, Any]:
-    """What a retry keeps, by the ledger; what it may buy, where the job knew how much it is."""
-    lines = await parts.store.ledger(job.job_id)
-    kept = len({line["step"] for line in lines if line["outcome"] == "paid"})
-    progress = orjson.loads(job.body)["progress"]
-    left = None if progress["total"] is None else max(0, progress["total"] - progress["done"])
-    return {"job_id": job.job_id, "steps_kept": kept, "calls_at_most": left}
 
 
 async def delete(request: Request) -> Response:

@@ -76,6 +76,7 @@ class Revival(BaseModel):
     input: Annotated[Any, Field(description="Replaces the input: steps it changes are redone.")] = (
         None
     )
+    model: Annotated[str | None, Field(min_length=1, description="Asks another model.")] = None
 
     @classmethod
     def read(cls, document: dict[str, Any]) -> Revival:

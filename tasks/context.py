@@ -64,7 +64,7 @@ class Context:
     async def load(self) -> None:
         """Read the steps that earlier runs stored."""
         if self.run.run > 1:
-            self._stored = await self._store.steps(self.run)
+            self._stored = await self._store.steps(self.run.job_id)
 
     @property
     def done(self) -> int:

@@ -21,6 +21,8 @@ inflight   set     one user's jobs that are not final (the quota)       members 
 index      zset    job ids by submission; one for each of user or all,  members with the job
                    status or all, kind or all
 expiry     zset    final jobs by the time they are gone, for pruning    members until pruned
+rules      zset    failed jobs that a rule will revive, by then         members until revived or
+                                                                        gone
 deadline   zset    jobs that have a deadline, by that time              members until final
 lane       zset    the calls to one model under way, and slots kept     entries until their call
                    for who comes next, by lease                         ends or the lease lapses
@@ -63,6 +65,7 @@ TEMPLATES: Final = {
     "inflight": PREFIX + "inflight:{}",
     "index": PREFIX + "index:{}:{}:{}",
     "expiry": PREFIX + "expiry",
+    "rules": PREFIX + "rules",
     "deadline": PREFIX + "deadline",
     "lane": PREFIX + "lane:{}",
     "lanes": PREFIX + "lanes",

@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, get_args
 
 import platformdirs
 from pydantic import (
@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic_settings import BaseSettings, NoDecode, SettingsConfigDict
 
-from tasks.errors import SettingsError
+from tasks.errors import ErrorType, SettingsError
 from tasks.redis_url import check_redis_url
 
 PREFIX: Final = "SLOWCALL_"
@@ -41,6 +41,15 @@ class Concurrency:
     def limit(self, name: str) -> int:
         """How many of this name may run at once; 0: any number."""
         return dict(self.single).get(name, self.default)
+
+
+@dataclass(frozen=True, slots=True)
+class RetryRule:
+    """Dead letters with an error of this type are retried after a time, so often."""
+
+    type: str
+    after_s: float
+    times: int
 
 
 def _words(value: Any) -> Any:
@@ -76,12 +85,27 @@ def _concurrency(value: Any) -> Any:
     return Concurrency(default, tuple(single))
 
 
+def _retry_rules(value: Any) -> Any:
+    """`transient=600x3,timeout=60x1`: type of error, seconds to wait, how often."""
+    if not isinstance(value, str):
+        return value
+    rules = []
+    for word in _words(value):
+        match = re.fullmatch(r"(\w+)=(\d{1,9}(?:\.\d+)?)x(\d{1,6})", word, re.ASCII)
+        if not match or match[1] not in get_args(ErrorType):
+            known = ", ".join(get_args(ErrorType))
+            raise ValueError(f"write type=SECONDSxTIMES, for example transient=600x3, of {known}")
+        rules.append(RetryRule(match[1], float(match[2]), int(match[3])))
+    return tuple(rules)
+
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 SecondsOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_words)]
 ApiKeys = Annotated[tuple[tuple[str, SecretStr], ...], NoDecode, BeforeValidator(_api_keys)]
+RetryRules = Annotated[tuple[RetryRule, ...], NoDecode, BeforeValidator(_retry_rules)]
 Limits = Annotated[Concurrency, NoDecode, BeforeValidator(_concurrency)]
 
 
@@ -115,6 +139,7 @@ class Settings(BaseSettings):
     jitter: float = Field(0.1, ge=0, le=1)
     on_unknown: Literal["retry", "park"] = "retry"
     max_wait_s: Seconds = 3600
+    auto_retry: RetryRules = ()
     keep_s: Seconds = 86400
 
     concurrency: Count = 100

@@ -38,6 +38,7 @@ LASTING: Final = {
     "workers": "entries are pruned when old",
     "arq": "a definition leaves when its job is final",
     "busy": "entries leave when they are requeued or final",
+    "rules": "jobs leave when a rule or a person revives them, or when they are gone",
     "lane": "a call leaves when it is settled, a place that was kept when it lapses",
     "lanes": "models are pruned when nobody calls them",
     "lane_turns": "users leave when none of their jobs waits for the lane",

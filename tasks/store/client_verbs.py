@@ -17,7 +17,7 @@ from tasks.keys import ALL, idempotency_part, name, user_scope
 from tasks.lifecycle import CANCEL, REVIVE, SUBMIT, Status
 from tasks.store.base import StoreBase
 from tasks.store.fragments import dumps, loads, quoted, status_set, unquoted
-from tasks.store.records import FeedEntry, JobView, LogEntry, NewJob, Submitted
+from tasks.store.records import FeedEntry, JobView, LogEntry, NewJob, Origin, Submitted
 
 _FEED_ID: Final = re.compile(r"\d{1,16}-\d{1,16}")
 _CURSOR: Final = re.compile(r"(\d{1,16}(?:\.\d{1,17})?)_([0-9a-f]{32})")
@@ -127,6 +127,15 @@ class ClientVerbs(StoreBase):
             raise _quota_exceeded(quota)
         _did(word, "Only a failed or cancelled job can be retried.")
         return await self.read(job_id)
+
+    async def origin(self, job_id: str) -> Origin:
+        """What the job was asked for. Raises JobNotFound."""
+        input, edited = await self.ask(
+            lambda: self.redis.hmget(name("job", job_id), ["input", "edited"])
+        )
+        if input is None:
+            raise _unknown()
+        return Origin(loads(input), edited=edited is not None)
 
     async def delete(self, job_id: str) -> None:
         """Remove everything of a final job. Raises JobNotFound, WrongStatus."""

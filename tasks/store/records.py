@@ -47,6 +47,14 @@ class JobView:
 
 
 @dataclass(frozen=True, slots=True)
+class Origin:
+    """What a job was asked for; `edited`: a person changed that after its submission."""
+
+    input: Any
+    edited: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Submitted:
     """What became of a submission: the job, whether it was there before, the quota in use."""
 

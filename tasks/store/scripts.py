@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from hashlib import sha1
 from importlib import resources
@@ -22,7 +22,7 @@ from redis.exceptions import (
 
 from tasks.errors import StoreUnavailable
 from tasks.keys import FEED_LENGTH, OP_KEEP_S, TEMPLATES
-from tasks.settings import Concurrency, Settings
+from tasks.settings import Concurrency, RetryRule, Settings
 
 AWAY: Final = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
 """What redis-py raises when the store cannot be used now but may be later."""
@@ -126,6 +126,8 @@ def lua_config(settings: Settings) -> str:
         "longest_ms": str(round(settings.backoff_max_s * 1000)),
         "buckets": f"{{{', '.join(map(str, BUCKETS_MS))}}}",
         "alert_ms": str(round(settings.alert_window_s * 1000) if settings.alert_urls else -1),
+        "quota": str(settings.quota),
+        "rules": _lua_rules(settings.auto_retry),
         "models": _lua_limits(settings.model_concurrency),
         "kinds": _lua_limits(settings.kind_concurrency),
     }
@@ -135,6 +137,14 @@ def lua_config(settings: Settings) -> str:
 def _lua_limits(limits: Concurrency) -> str:
     single = ", ".join(f"[{_lua_text(name)}] = {most}" for name, most in limits.single)
     return f"{{default = {limits.default}, single = {{{single}}}}}"
+
+
+def _lua_rules(rules: Iterable[RetryRule]) -> str:
+    entries = (
+        f"{rule.type} = {{after_ms = {round(rule.after_s * 1000)}, times = {rule.times}}}"
+        for rule in rules
+    )
+    return f"{{{', '.join(entries)}}}"
 
 
 def _lua_text(text: str) -> str:

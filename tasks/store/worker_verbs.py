@@ -11,6 +11,7 @@ from tasks.lifecycle import (
     EXPIRE,
     FAIL,
     RELEASE,
+    REVIVE,
     START,
     TAKE_OVER,
     WAITING,
@@ -74,9 +75,9 @@ class WorkerVerbs(StoreBase):
         )
         return _run(job_id, fields) if word == b"start" else None
 
-    async def steps(self, run: Run) -> dict[str, StoredStep]:
-        """The stored results of the job's steps, by name."""
-        stored = await self.ask(lambda: self.redis.hgetall(name("steps", run.job_id)))
+    async def steps(self, job_id: str) -> dict[str, StoredStep]:
+        """The stored results of a job's steps, by name."""
+        stored = await self.ask(lambda: self.redis.hgetall(name("steps", job_id)))
         return {step.decode(): _stored(kept) for step, kept in stored.items()}
 
     async def begin(
@@ -233,13 +234,15 @@ class WorkerVerbs(StoreBase):
         await self.ask(lambda: self.redis.hdel(name("workers"), worker))
 
     async def sweep(self, lease_s: float) -> int:
-        """Fail what is overdue and prune what has expired; answers how many entries it saw."""
+        """Fail what is overdue, revive by rule, prune; answers how many entries it saw."""
         (seen,) = await self.scripts.call(
             "sweep",
             failed=quoted(EXPIRE.target),
             waiting=status_set(WAITING),
             overdue_error=_OVERDUE,
             waited_error=_WAITED,
+            ruled=status_set({Status.FAILED}),
+            queued=quoted(REVIVE.target),
             lease_ms=_ms(lease_s),
             most=_SWEEP,
         )

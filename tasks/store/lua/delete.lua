@@ -5,6 +5,7 @@ local job = load(A.job)
 if not job then return {'none'} end
 if job.finished_at == 'null' then return {'wrong'} end
 redis.call('ZREM', K('expiry'), tombstone(job))
+redis.call('ZREM', K('rules'), job.id)
 forget_indexes(job.id, job.kind, job.status, job.user)
 redis.call('DEL', unpack(keys_of(job)))
 -- No event: whoever watches looks at the log again, and finds that it is gone.

@@ -53,6 +53,13 @@ local function learn_pace(job, now)
   end
 end
 
+-- A rule revives what failed in its way: after a time, so often until a person decides.
+local function obey_rule(job, now, err)
+  local rule = CONFIG.rules[cjson.decode(err).type]
+  local ruled = tonumber(redis.call('HGET', job.key, 'ruled') or 0)
+  if rule and ruled < rule.times then redis.call('ZADD', K('rules'), now + rule.after_ms, job.id) end
+end
+
 -- End a life: nothing of it is left in any queue or quota, and everything expires together.
 -- `alert`: people are told of it.
 local function conclude(job, status, now, result, err, alert)
@@ -75,6 +82,7 @@ local function conclude(job, status, now, result, err, alert)
   if alert and CONFIG.alert_ms >= 0 then
     post('alert', job, now + CONFIG.alert_ms, '{"job":' .. render(job.id) .. '}')
   end
+  if err and err ~= 'null' then obey_rule(job, now, err) end
   redis.call('ZADD', K('expiry'), now + CONFIG.keep_ms, tombstone(job))
   for _, name in ipairs(keys_of(job)) do redis.call('PEXPIRE', name, CONFIG.keep_ms) end
 end
@@ -82,4 +90,21 @@ end
 -- Fail a job in the caller's words: an error whose first `%d` is the attempt, a second one `n`.
 local function fail(job, status, err, now, n)
   conclude(job, status, now, nil, string.format(err, tonumber(job.attempts), n or 0), true)
+end
+
+-- Begin a new life of a final job: a fresh budget, its steps kept, nothing of it expires any more.
+local function revive(job, status, now)
+  redis.call('ZREM', K('expiry'), tombstone(job))
+  for _, name in ipairs(keys_of(job)) do redis.call('PERSIST', name) end
+  local for_ms = tonumber(redis.call('HGET', job.key, 'deadline_ms'))
+  redis.call('HINCRBY', job.key, 'life', 1)
+  redis.call('HSET', job.key, 'attempts', 0, 'deaths', 0, 'waited', 0, 'result', 'null', 'error', 'null',
+    'retry_at', 'null', 'started_at', 'null', 'finished_at', 'null', 'expires', '',
+    'deadline', for_ms and now + for_ms or '')
+  redis.call('SADD', K('inflight', job.user), job.id)
+  local was = job.status
+  job = load(job.id)
+  job.status = was
+  line_up(job, now)
+  enter(job, status)
 end

@@ -19,6 +19,7 @@
 --   created, deadline, expires    ms ('' none)              waited   ms spent on closed lanes before
 --   lane      the model that it waits to call               deferred since when it waits now (ms)
 --   begun     when its present run began (ms)               model    of its newest call, or of its input
+--   ruled     how often a rule revived it since a person decided
 --   idem      the idempotency key's part of its name        parked   1: an unknown outcome goes to a person
 
 local function K(template, ...)

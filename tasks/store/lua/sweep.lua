@@ -1,6 +1,8 @@
--- Fail waiting jobs whose time is up, and prune what the end of others left in the indexes.
--- A: failed (target), waiting (set of statuses), overdue_error, waited_error (see `fail`), lease_ms, most
+-- Fail waiting jobs whose time is up, revive dead letters by rule, and prune what the end of others left.
+-- A: failed (target), waiting (set of statuses), overdue_error, waited_error (see `fail`), ruled (set of
+--    statuses that a rule may end), queued (target), lease_ms, most
 -- returns: number of entries looked at
+local FULL_MS = 60000 -- the user has as many jobs in flight as are allowed: the rule asks again then
 local seen = 0
 for _, id in ipairs(redis.call('ZRANGEBYSCORE', K('deadline'), '-inf', now, 'LIMIT', 0, A.most)) do
   local job = load(id)
@@ -15,6 +17,19 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', K('deadline'), '-inf', now, 'LIM
   else
     -- Its worker ends it; should that one die, the take-over finds the deadline passed.
     redis.call('ZADD', K('deadline'), now + A.lease_ms, id)
+  end
+end
+for _, id in ipairs(redis.call('ZRANGEBYSCORE', K('rules'), '-inf', now, 'LIMIT', 0, A.most)) do
+  local job = load(id)
+  seen = seen + 1
+  if job and among(A.ruled, job.status) and not quota_left(job.user, CONFIG.quota) then
+    redis.call('ZADD', K('rules'), now + FULL_MS, id)
+  else
+    redis.call('ZREM', K('rules'), id)
+    if job and among(A.ruled, job.status) then
+      redis.call('HINCRBY', job.key, 'ruled', 1)
+      revive(job, A.queued, now)
+    end
   end
 end
 for _, mark in ipairs(redis.call('ZRANGEBYSCORE', K('expiry'), '-inf', now, 'LIMIT', 0, A.most)) do
