@@ -72,6 +72,12 @@ def _job_schema() -> Json:
         "total": {"type": ["integer", "null"]},
         "note": {"type": ["string", "null"]},
     }
+    planned = {"step": TEXT, "title": TEXT, "done": {"type": "boolean"}}
+    plan = {
+        "description": "What the steps do, where a kind plans them: only there.",
+        "type": "array",
+        "items": {"type": "object", "required": [*planned], "properties": planned},
+    }
     properties = {
         "job_id": TEXT,
         "kind": TEXT,
@@ -79,7 +85,11 @@ def _job_schema() -> Json:
         "user_id": TEXT,
         "attempts": COUNT,
         "max_attempts": {"type": "integer", "minimum": 1},
-        "progress": {"type": "object", "required": [*progress], "properties": progress},
+        "progress": {
+            "type": "object",
+            "required": [*progress],
+            "properties": progress | {"plan": plan},
+        },
         "result": {"type": ["object", "null"]},
         "error": {"type": ["object", "null"]},
         "retry_at": {"type": ["string", "null"]},

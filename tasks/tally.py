@@ -38,6 +38,6 @@ class Tally:
 
     def _told_plan(self) -> list[dict[str, object]] | None:
         return [
-            {"step": step, "task": task, "done": step in self._ticked}
-            for step, task in self._plan.items()
+            {"step": step, "title": title, "done": step in self._ticked}
+            for step, title in self._plan.items()
         ] or None

@@ -101,6 +101,7 @@ async def ask_with_tools(
     tools: Sequence[Tool],
     *,
     step: str,
+    streamed: bool = False,
     timeout_s: float | None = None,
 ) -> Reply:
     """The model's answer, after it used as many of `tools` as it wanted.
@@ -110,13 +111,13 @@ async def ask_with_tools(
     where the model goes on asking for tools.
     """
     if not tools:
-        return await context.ask(body, step=step, timeout_s=timeout_s)
+        return await context.ask(body, step=step, streamed=streamed, timeout_s=timeout_s)
     messages = list(body["messages"])
     offered = {**body, "tools": [tool.offer() for tool in tools]}
     for number in range(1, ROUNDS + 1):
         name = step if number == 1 else f"{step} round {number}"
         asked = offered | {"messages": messages}
-        reply = await context.ask(asked, step=name, timeout_s=timeout_s)
+        reply = await context.ask(asked, step=name, streamed=streamed, timeout_s=timeout_s)
         if not reply.tool_calls:
             return reply
         messages = [*messages, _said(reply), *await _use(context, tools, reply, step, number)]

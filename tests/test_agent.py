@@ -184,7 +184,7 @@ async def test_later_steps_see_what_earlier_ones_found(settings: Settings) -> No
     (last,) = [text for text in told if text.startswith("The goal: Open a bakery")]
     assert "3. sum up\n<sum up>" in last
     assert job["result"]["text"] == "The end."
-    assert [step["task"] for step in job["result"]["steps"]] == ["rent", "flour", "sum up"]
+    assert [step["title"] for step in job["result"]["steps"]] == ["rent", "flour", "sum up"]
 
 
 async def test_steps_go_side_by_side_as_the_plan_says(settings: Settings) -> None:
@@ -220,7 +220,7 @@ async def test_the_plan_is_ticked_off_in_the_progress(settings: Settings, lab: L
         job = await rig.read(job_id)
     ticks = [[step["done"] for step in progress["plan"]] for progress in told if "plan" in progress]
     assert [sum(tick) for tick in ticks] == [0, 1, 2, 3, 3]
-    assert job["progress"]["plan"][0]["task"] == "Collect what is known: Open a bakery"
+    assert job["progress"]["plan"][0]["title"] == "Collect what is known: Open a bakery"
     assert (job["progress"]["done"], job["progress"]["total"]) == (3, 3)
     assert (job["result"]["source"], lab.ledger()["sold"]) == ("lab", 5)
 

@@ -66,4 +66,4 @@ async def test_an_agent_of_six_steps(settings: Settings) -> None:
     assert deaths >= 8, "one for each step, the plan and the answer"
     assert len(set(keys)) == 8, "what an endpoint that honours keys sells"
     assert len(keys) == 8 + job["ledger"]["unknown"], "what one that does not sells"
-    assert [step["task"] for step in job["result"]["steps"]] == PLAN["steps"]
+    assert [step["title"] for step in job["result"]["steps"]] == PLAN["steps"]

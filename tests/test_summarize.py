@@ -188,9 +188,10 @@ async def test_a_refused_page_is_named_and_sinks_no_other_and_is_not_bought_agai
         assert sorted(pages_asked(endpoint)) == ["Bad.", "One.", "Three."]
     assert (job["status"], job["attempts"], job["ledger"]["reused"]) == ("done", 2, 3)
     assert job["progress"]["done"] == 3
-    assert job["result"]["text"].startswith("All of it.\n\n[page 2] is not in this summary: ")
-    (told,) = job["result"]["refused"]
-    assert (told["page"], reason in told["reason"]) == (2, True)
+    assert job["result"]["failed_pages"] == [2]
+    answer_text, note = job["result"]["text"].split("\n\n")
+    assert (answer_text, note.startswith("[page 2] is not in it: ")) == ("All of it.", True)
+    assert reason in note
 
 
 async def test_when_every_page_is_refused_there_is_no_summary(settings: Settings) -> None:

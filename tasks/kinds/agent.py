@@ -72,7 +72,7 @@ async def agent(context: Context, given: AgentInput) -> dict[str, Any]:
     await context.progress(context.done, note="writing the answer")
     user = f"The goal: {given.goal}\n\n{_told(plan, found)}"
     answer = await context.ask(given.body(_ANSWER, user), step="answer", streamed=True)
-    steps = [{"step": s.number, "task": s.task, "text": found[s.number]} for s in plan]
+    steps = [{"step": s.name, "title": s.task, "text": found[s.number]} for s in plan]
     return answer.result() | {"steps": steps}
 
 
@@ -122,7 +122,9 @@ async def _execute(
 
     async def execute(_: str, step: PlanStep) -> str:
         body = given.body(system, step.task)
-        reply = await ask_with_tools(context, body, tools, step=step.name, timeout_s=timeout_s)
+        reply = await ask_with_tools(
+            context, body, tools, step=step.name, streamed=True, timeout_s=timeout_s
+        )
         await context.tick(step.name)
         return reply.text
 

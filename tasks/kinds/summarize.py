@@ -74,16 +74,17 @@ async def summarize(context: Context, given: SummarizeInput) -> dict[str, Any]:
         return only.result() | {"pages": 1}
     replies = await _ask_pages(context, given, pages)
     answer = await _join(context, given, _labelled(pages, replies))
-    refused = [
-        {"page": page.number, "reason": reply.refused}
+    result = answer.result() | {"pages": pages[-1].number}
+    refused = {
+        page.number: reply.refused
         for page, reply in zip(pages, replies, strict=True)
         if reply.refused
-    ]
-    note = _note(refused)
-    if note:
+    }
+    if refused:
+        note = "".join(f"\n\n[page {n}] is not in it: {why}" for n, why in refused.items())
         await context.tell_text("note", note)
-    result = answer.result() | {"text": answer.text + note, "pages": pages[-1].number}
-    return result | ({"refused": refused} if refused else {})
+        result |= {"text": answer.text + note, "failed_pages": list(refused)}
+    return result
 
 
 async def _pages(context: Context, given: SummarizeInput) -> list[Page]:
@@ -135,9 +136,3 @@ async def _join_level(
 
     await context.progress(context.done, note=f"joining the summaries in {len(parts)} parts")
     return await context.map(f"join {level}", join, parts, at_once=_AT_ONCE)
-
-
-def _note(refused: list[dict[str, Any]]) -> str:
-    """What the summary says of the pages that it lacks."""
-    lines = [f"[page {page['page']}] is not in this summary: {page['reason']}" for page in refused]
-    return "".join(f"\n\n{line}" for line in lines)

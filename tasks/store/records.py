@@ -137,7 +137,7 @@ class NoPlace:
 class Progress:
     """How far a job is: `total` is None while unknown; `note` says it in words.
 
-    `plan` is for kinds that tell what they are going to do: `{"step", "task", "done"}` for each.
+    `plan` is for kinds that tell what they are going to do: `{"step", "title", "done"}` for each.
     """
 
     done: int
