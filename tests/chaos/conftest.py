@@ -210,8 +210,13 @@ class Customer:
 
     def await_end(self, job_id: str, within_s: float = 15) -> dict[str, Any]:
         """The job once it is final."""
-        wait_until(lambda: self.read(job_id)["status"] in FINAL, "the job ends", within_s)
-        return self.read(job_id)
+        deadline = time.monotonic() + within_s
+        while True:
+            response = self.http.get(f"/jobs/{job_id}", headers={"prefer": "wait=1"})
+            job = dict(response.json())
+            if job.get("status") in FINAL:
+                return job
+            assert time.monotonic() < deadline, f"waited {within_s:g} s in vain for an end: {job}"
 
     def watch(self, job_id: str) -> Watcher:
         """Follow its stream."""

@@ -110,6 +110,23 @@ def test_a_job_that_kills_its_workers_ends(build: Build) -> None:
     assert worker.alive
 
 
+def test_a_parked_job_whose_worker_died_goes_to_a_person(build: Build, model: Model) -> None:
+    """on_unknown: park. Nobody knows what became of its call, so nobody asks again."""
+    house = build(AI_URL=model.url)
+    customer = house.open()
+    model.teach("slow", HALF, answered("Half an hour."))
+    job_id = customer.post("slow", on_unknown="park")
+    wait_until(lambda: model.asked("slow"), "the call is out")
+    house.workers[0].kill()
+    house.workers[0].start()
+    job = customer.await_end(job_id)
+    assert (job["status"], job["error"]["type"]) == ("failed", "unknown")
+    assert "a person decides" in job["error"]["message"]
+    assert customer.http.post(f"/jobs/{job_id}/retry").status_code == 202
+    assert customer.await_end(job_id)["result"]["text"] == "Half an hour."
+    assert (len(model.asked("slow")), len(model.keys("slow"))) == (2, 1)
+
+
 def test_ten_restarts_cost_a_long_job_nothing(build: Build, tmp_path: Path) -> None:
     """Case C3: no finished step and no attempt."""
     house = build(AI_URL="http://127.0.0.1:9")
