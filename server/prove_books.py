@@ -7,7 +7,7 @@ how often it sold under each; the ledgers of the jobs say what we know of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import quote
@@ -74,7 +74,7 @@ class Books:
     orders: Sequence[Order]
     deliveries: Sequence[Delivery]
     jobs: int
-    meter: Mapping[str, Any]
+    meter: dict[str, Any]
     faults: Counter[str] = field(default_factory=Counter)
 
     @property

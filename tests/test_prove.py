@@ -37,19 +37,19 @@ def _delivery(order: Order) -> Delivery:
 
 
 def _unsold(book: Books) -> None:
-    book.meter["by_key"].popitem()  # type: ignore[attr-defined]
+    book.meter["by_key"].popitem()
 
 
 def _sold_behind_our_back(book: Books) -> None:
-    book.meter["by_key"]["job1:page%201:h:9"] = 1  # type: ignore[index]
+    book.meter["by_key"]["job1:page%201:h:9"] = 1
 
 
 def _asked_behind_our_back(book: Books) -> None:
-    book.meter["requests"] += 1  # type: ignore[index]
+    book.meter["requests"] += 1
 
 
 def _sold_again(book: Books) -> None:
-    book.meter["by_key"]["job1:page%201:h:0"] = 2  # type: ignore[index]
+    book.meter["by_key"]["job1:page%201:h:0"] = 2
 
 
 def _lost(book: Books) -> None:
@@ -114,7 +114,7 @@ def test_a_repeat_needs_a_call_that_was_broken_off() -> None:
     delivery = book.deliveries[0]
     delivery.lines.append({**delivery.lines[0], "outcome": "unknown"})
     delivery.job["ledger"]["unknown"] = 1
-    book.meter["requests"] += 1  # type: ignore[index]
+    book.meter["requests"] += 1
     assert book.broken() == []
 
 

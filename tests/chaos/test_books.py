@@ -46,7 +46,7 @@ def test_a_worker_dies_every_second(build: Build, for_s: int) -> None:
                 if second % (for_s // 3) == 2:
                     house.store.kill()
                     house.store.start()
-                wait_until(lambda at=next_at: time.monotonic() > at, "the next second")
+                _wait_for(next_at)
             for post in posts:
                 post.result()
         wait_until(
@@ -62,3 +62,7 @@ def test_a_worker_dies_every_second(build: Build, for_s: int) -> None:
     books = Books(True, wanted, deliveries, len(jobs), meter(lab))
     assert books.broken() == []
     assert (books.delivered, books.lost, books.twice) == (ORDERS, 0, 0)
+
+
+def _wait_for(at: float) -> None:
+    wait_until(lambda: time.monotonic() > at, "the next second")

@@ -21,6 +21,7 @@ from tests.endpoint import (
     C,
     Pause,
     Script,
+    Step,
     answered,
     completion,
     data,
@@ -175,7 +176,8 @@ def test_an_unknown_outcome_goes_to_a_person(calm: tuple[Customer, Model]) -> No
 def test_a_dripping_answer_is_bounded(calm: tuple[Customer, Model]) -> None:
     """Case C4: by `timeout_s`, and it may be tried again."""
     customer, model = calm
-    model.teach("drip", HS(*[C("a"), Pause(0.3)] * 20), answered("Whole."))
+    drops: list[Step] = [C("a"), Pause(0.3)]
+    model.teach("drip", HS(*drops * 20), answered("Whole."))
     job = customer.await_end(customer.submit(order("drip", timeout_s=1)))
     assert (job["status"], job["attempts"]) == ("done", 2)
     log = customer.log(job["job_id"])
