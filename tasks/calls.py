@@ -102,6 +102,9 @@ class Calls:
         call = uuid4().hex
         begun = await self._begin(call, order)
         if not isinstance(begun, Begun):
+            progress = order.progress()
+            if progress is not None:
+                await self._store.tell_progress(self._run, progress)
             return begun
         key = f"{self._run.job_id}:{order.step}:{order.hash}:{begun.number}"
         end = Settlement(call, order.step, order.hash, "unknown", message="The call was closed.")
@@ -138,7 +141,12 @@ class Calls:
             self._held.go_on()
             async with self._turn:
                 begun = await self._store.begin(
-                    self._run, call=call, step=order.step, model=model, hash=order.hash
+                    self._run,
+                    call=call,
+                    step=order.step,
+                    model=model,
+                    hash=order.hash,
+                    memo=self._run.options["memo"],
                 )
                 self._open += isinstance(begun, Begun)
             if not isinstance(begun, NoPlace):

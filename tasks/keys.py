@@ -30,6 +30,8 @@ lanes      zset    models by their last call                            members 
 cooldown   string  the model asks for no call before this time (ms)     until then
 lane_turns zset    users who wait for a lane, by their last turn        members until none waits
 lane_line  zset    entries of one user that wait for a lane, by age     entries until their turn
+memo       string  `{hash}:{user}` -> job and step that answered it     KEEP_S, or until its job
+                                                                        is deleted
 pace       string  how long a job of a kind and model takes (ms)        KEEP_S after the last done
 busy       zset    entries of one kind that were claimed                entries until requeued or
                                                                         final
@@ -72,6 +74,7 @@ TEMPLATES: Final = {
     "cooldown": PREFIX + "cooldown:{}",
     "lane_turns": PREFIX + "lane_turns:{}",
     "lane_line": PREFIX + "lane_line:{}",
+    "memo": PREFIX + "memo:{}",
     "pace": PREFIX + "pace:{}:{}",
     "busy": PREFIX + "busy:{}",
     "outbox": PREFIX + "outbox:{}",

@@ -81,10 +81,11 @@ class WorkerVerbs(StoreBase):
         return {step.decode(): _stored(kept) for step, kept in stored.items()}
 
     async def begin(
-        self, run: Run, *, call: str, step: str, model: str, hash: str
+        self, run: Run, *, call: str, step: str, model: str, hash: str, memo: bool = False
     ) -> Begun | StoredStep | NoPlace:
         """Write the ledger line of a call; the stored result instead, where the step has one.
 
+        With `memo` the answer that an earlier job of the user got for this request will do, too.
         Nothing is written where the lane of the model has no place for it.
         """
         word, value = await self.scripts.call(
@@ -96,6 +97,7 @@ class WorkerVerbs(StoreBase):
             model=model,
             attempt=run.attempt,
             hash=hash,
+            memo=int(memo),
         )
         _held(word)
         if word == b"wait":

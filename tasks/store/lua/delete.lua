@@ -7,6 +7,11 @@ if job.finished_at == 'null' then return {'wrong'} end
 redis.call('ZREM', K('expiry'), tombstone(job))
 redis.call('ZREM', K('rules'), job.id)
 forget_indexes(job.id, job.kind, job.status, job.user)
+local steps = redis.call('HGETALL', K('steps', job.id))
+for i = 1, #steps, 2 do
+  local memo = memo_of(job.user, string.match(steps[i + 1], '^[^\n]*'))
+  if redis.call('GET', memo) == job.id .. '\n' .. steps[i] then redis.call('DEL', memo) end
+end
 redis.call('DEL', unpack(keys_of(job)))
 -- No event: whoever watches looks at the log again, and finds that it is gone.
 redis.call('PUBLISH', K('job_channel', job.id), '0\n')

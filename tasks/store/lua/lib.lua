@@ -268,6 +268,18 @@ local function keep_step(job, A)
   return first
 end
 
+-- The answer to a request is found again by its hash and its user, as long as its job is there.
+local function memo_of(user, hash)
+  return K('memo', hash .. ':' .. user)
+end
+
+-- The step of an earlier job that answered this request, as kept (hash, line feed, JSON), or nil.
+local function recall(user, hash)
+  local id, step = string.match(redis.call('GET', memo_of(user, hash)) or '', '^([^\n]+)\n(.*)$')
+  local kept = id and redis.call('HGET', K('steps', id), step)
+  return kept and string.sub(kept, 1, #hash + 1) == hash .. '\n' and kept or nil
+end
+
 -- Progress never goes down, whatever a later attempt or an old worker says (case E6).
 local function advance(job, A)
   local was = tonumber(redis.call('HGET', job.key, 'done'))

@@ -54,6 +54,9 @@ if A.value == '' then
   local spent = A.outcome == 'paid' or (A.outcome == 'rejected' and not (A.at_door == '1' and in_doubt()))
   if present and spent then redis.call('HINCRBY', ledger, key, 1) end
 elseif keep_step(job, A) then
+  if A.outcome == 'paid' then
+    redis.call('SET', memo_of(job.user, A.hash), job.id .. '\n' .. A.step, 'PX', CONFIG.keep_ms)
+  end
   if word == 'ok' and A.note ~= '' then
     advance(job, A)
   elseif word == 'lost' and job.worker then
