@@ -83,10 +83,11 @@ class ModelClient:
         elif self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         return httpx.AsyncClient(
-            # No number of connections (0: no limit) to wait for: lanes and the worker's
-            # concurrency are the limits. `pool` bounds the whole way to a connection, names too.
+            # No limit of connections (0): lanes and the worker's concurrency are the limits. `pool`
+            # bounds the whole way to one, names too. Servers close an idle one after 2 s or more: a
+            # call that met that moment would count as perhaps bought, so ours goes before.
             transport=AiohttpTransport(
-                limits=httpx.Limits(max_connections=0, keepalive_expiry=5),
+                limits=httpx.Limits(max_connections=0, keepalive_expiry=1),
                 proxy=_proxy(self._proxy) if self._proxy else None,
             ),
             headers=headers,

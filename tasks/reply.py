@@ -118,10 +118,12 @@ class Reply:
         body = bytes(self._document)
         if is_page(body):
             raise _unusable(f"The endpoint sent {plain_text(body)}; is AI_URL right?", "permanent")
+        if not body:
+            # Some servers end so when they fail after their headers are out.
+            raise OutcomeUnknown("The reply is empty.")
         values = list(documents(body))
         if not values:
-            said = plain_text(body) or "it is empty"
-            raise _unusable(f"The reply is not JSON: {said}", "transient")
+            raise _unusable(f"The reply is not JSON: {plain_text(body)}", "transient")
         for value in values:
             self._take_chunk(value)
         return len(values) == 1 or self.finished

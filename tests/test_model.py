@@ -411,7 +411,7 @@ THOUGHT += [delta({"reasoning": "hm ", "content": None})] * 25
         pytest.param(HS(DONE), NO_ANSWER, id="A2 nothing but DONE"),
         pytest.param(HS(C("The first half")), CUT, id="A3 no finish"),
         pytest.param(
-            HS(), Fails(Unusable, "transient", None, "it is empty"), id="A3 nothing at all"
+            HS(), Fails(OutcomeUnknown, "transient", None, "empty"), id="A3 nothing at all"
         ),
         pytest.param(
             HS(b"internal trouble\n"),
@@ -471,7 +471,9 @@ THOUGHT += [delta({"reasoning": "hm ", "content": None})] * 25
             id="A12 200",
         ),
         pytest.param(reply(503), Fails(Rejected, "transient", 503), id="A12 503 empty"),
-        pytest.param(reply(200), Fails(Unusable, "transient", None, "empty"), id="A12 200 empty"),
+        pytest.param(
+            reply(200), Fails(OutcomeUnknown, "transient", None, "empty"), id="A12 200 empty"
+        ),
         pytest.param(
             HJ({"error": {"type": "insufficient_quota", "message": "check billing"}}, status=429),
             Fails(Rejected, "permanent", 429, "check billing"),
@@ -587,7 +589,7 @@ async def test_statuses(status: int, type: str, outcome: str) -> None:
 
 async def test_a_status_without_content_is_no_answer() -> None:
     failed = await failure_of([b"HTTP/1.1 204 No Content\r\n\r\n"])
-    assert (type(failed), failed.type) == (Unusable, "transient")
+    assert (type(failed), failed.type) == (OutcomeUnknown, "transient")
 
 
 async def test_the_status_stands_when_its_body_does_not_come() -> None:
