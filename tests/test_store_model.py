@@ -20,6 +20,7 @@ import redis
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
+    initialize,
     invariant,
     precondition,
     rule,
@@ -46,7 +47,7 @@ from tasks.lifecycle import (
     RETRY,
     REVIVE,
     WAITING,
-    allowed,
+    Status,
 )
 from tasks.settings import Settings
 from tasks.store import Begun, Claimed, Progress, Run, Settlement, Store
@@ -60,14 +61,14 @@ LEASE_S: Final = 10.0
 KEEP_S: Final = 1e6
 KINDS: Final = ("a", "b")
 WORKERS: Final = ("one", "two")
-USERS: Final = ("ann", "b:{}=*", "%1 é")
+USERS: Final = ("ann", "b:{}=* %1 é")
 STEPS: Final = ("plan", "page 1", "page 2")
 QUOTA: Final = 3
 MAY_REPEAT: Final = {"claim", "sweep"}
 """Scripts that find more to do when they are sent again."""
 
-recent = st.integers(0, 4)
-"""How far back a move reaches: 0 is the newest claim, run or call; the older ones are stale."""
+aims = st.integers(0, 7)
+"""Whom a move is for: up to 4 one of the newest that it fits, above that any, also a stale one."""
 workers = st.sampled_from(WORKERS)
 progress = st.builds(Progress, st.integers(0, 9), st.none() | st.just(9), st.just("so far"))
 
@@ -111,7 +112,7 @@ class Lifecycle(RuleBasedStateMachine):
         self.calls: list[tuple[Run, Settlement]] = []
         self.kept: dict[tuple[str, str], str] = {}
         self.owner: dict[tuple[str, int], str] = {}
-        self.deltas = 0
+        self.counter = 0
 
     def look(self) -> Books:
         return Books.read(self.client)
@@ -146,11 +147,42 @@ class Lifecycle(RuleBasedStateMachine):
             assert_same(before, self.books, "a run that is over changes nothing")
         return answer
 
+    def fits(self, claim: tuple[str, Claimed]) -> bool:
+        """Whether who claimed may start now."""
+        worker, claimed = claim
+        return self.books.jobs.get(claimed.job_id, {}).get("claim") == worker
+
+    def closed(self, run: Run, end: Settlement) -> bool:
+        """Whether a call's outcome is known."""
+        outcomes = {line["call"]: line["outcome"] for line in self.books.lines(run.job_id)}
+        return outcomes.get(end.call) not in ("open", "unknown")
+
+    def pick_run(self, aim: int) -> Run:
+        """A run, preferably one that holds its job."""
+        return pick(self.runs, aim, lambda known: self.holds(known[1]))[1]
+
+    def pick_job(self, aim: int, origins: frozenset[Status]) -> tuple[str, type[Refusal] | None]:
+        """A job, preferably in one of `origins`, and how a client's verb for these is refused."""
+        jobs = self.books.jobs
+        fitting = {job_id for job_id, job in jobs.items() if status_of(job) in origins}
+        job_id = pick(self.jobs, aim, fitting.__contains__)
+        if job_id not in jobs:
+            return job_id, JobNotFound
+        return job_id, None if job_id in fitting else WrongStatus
+
     # clients
 
+    @initialize()
+    def begin_with_a_line(self) -> None:
+        """Three jobs of one user: one is in the queue, two wait for their turn."""
+        for _ in range(3):
+            answer = self.do(self.store.submit(a_job("a", user_id=USERS[0], max_attempts=2)))
+            assert not isinstance(answer, SlowcallError)
+            self.jobs.append(answer.job.job_id)
+
     @rule(
-        user=st.sampled_from(USERS),
-        kind=st.sampled_from(KINDS),
+        user=st.sampled_from([*USERS, USERS[0]]),
+        kind=st.sampled_from(["a", "a", "b"]),
         key=st.sampled_from([None, None, "k", "c:k"]),
         body=st.sampled_from(["x", "y"]),
         quota=st.sampled_from([0, 0, QUOTA]),
@@ -180,31 +212,26 @@ class Lifecycle(RuleBasedStateMachine):
                 self.jobs.append(answer.job.job_id)
 
     @precondition(lambda self: self.jobs)
-    @rule(nth=recent)
-    def cancel(self, nth: int) -> None:
-        job_id = pick(self.jobs, nth)
-        job = self.books.jobs.get(job_id)
-        expected = refusal_of(job, lambda job: allowed(CANCEL, status_of(job)))
+    @rule(aim=aims)
+    def cancel(self, aim: int) -> None:
+        job_id, expected = self.pick_job(aim, CANCEL.origins)
         assert_answer(self.do(self.store.cancel(job_id)), expected)
 
     @precondition(lambda self: self.jobs)
-    @rule(nth=recent, quota=st.sampled_from([0, QUOTA]), edited=st.booleans())
-    def revive(self, nth: int, quota: int, edited: bool) -> None:
-        job_id = pick(self.jobs, nth)
-        job = self.books.jobs.get(job_id)
-        expected = refusal_of(job, lambda job: allowed(REVIVE, status_of(job)))
-        if job and expected is None and quota:
-            in_flight = self.books.get("inflight", job["user"], default=())
+    @rule(aim=aims, quota=st.sampled_from([0, QUOTA]), edited=st.booleans())
+    def revive(self, aim: int, quota: int, edited: bool) -> None:
+        job_id, expected = self.pick_job(aim, REVIVE.origins)
+        if expected is None and quota:
+            user = self.books.jobs[job_id]["user"]
+            in_flight = self.books.get("inflight", user, default=())
             expected = QuotaExceeded if len(in_flight) >= quota else None
         input = "z" if edited else None
         assert_answer(self.do(self.store.revive(job_id, quota=quota, input=input)), expected)
 
     @precondition(lambda self: self.jobs)
-    @rule(nth=recent)
-    def delete(self, nth: int) -> None:
-        job_id = pick(self.jobs, nth)
-        job = self.books.jobs.get(job_id)
-        expected = refusal_of(job, lambda job: status_of(job) in FINAL)
+    @rule(aim=aims)
+    def delete(self, aim: int) -> None:
+        job_id, expected = self.pick_job(aim, FINAL)
         assert_answer(self.do(self.store.delete(job_id)), expected)
         if expected is None:
             left = [key for key in self.books.values if job_id in key]
@@ -213,16 +240,16 @@ class Lifecycle(RuleBasedStateMachine):
 
     # time
 
-    @rule(seconds=st.sampled_from([0.1, 4.0, LEASE_S / 2, LEASE_S * 1.1, LEASE_S * 3]))
-    def wait(self, seconds: float) -> None:
+    @rule(
+        seconds=st.sampled_from([0.1, LEASE_S / 2, LEASE_S * 1.1, LEASE_S * 3]), sweep=st.booleans()
+    )
+    def wait(self, seconds: float, sweep: bool) -> None:
         self.clock.forward(seconds)
-
-    @rule()
-    def sweep(self) -> None:
-        self.do(self.store.sweep(LEASE_S))
-        for job in self.books.jobs.values():
-            if status_of(job) in WAITING and job["deadline"]:
-                assert float(job["deadline"]) > self.clock(), "what is overdue has failed"
+        if sweep:
+            self.do(self.store.sweep(LEASE_S))
+            for job in self.books.jobs.values():
+                if status_of(job) in WAITING and job["deadline"]:
+                    assert float(job["deadline"]) > self.clock(), "what is overdue has failed"
 
     # workers
 
@@ -250,9 +277,9 @@ class Lifecycle(RuleBasedStateMachine):
             self.claims += [(worker, entry) for entry in claimed]
 
     @precondition(lambda self: self.claims)
-    @rule(nth=recent)
-    def start(self, nth: int) -> None:
-        worker, claimed = pick(self.claims, nth)
+    @rule(aim=aims)
+    def start(self, aim: int) -> None:
+        worker, claimed = pick(self.claims, aim, self.fits)
         self.begin_run(worker, claimed)
 
     @rule(worker=workers)
@@ -263,6 +290,15 @@ class Lifecycle(RuleBasedStateMachine):
         for claimed in answer[0]:
             self.begin_run(worker, claimed)
 
+    @precondition(lambda self: self.runs)
+    @rule()
+    def lapse(self) -> None:
+        """A lease lapses, and the other worker takes over."""
+        self.clock.forward(LEASE_S * 1.1)
+        owner, _ = self.runs[-1]
+        self.do(self.store.renew(owner, [], LEASE_S, {"kinds": list(KINDS)}))
+        self.work(next(worker for worker in WORKERS if worker != owner))
+
     def begin_run(self, worker: str, claimed: Claimed) -> None:
         before = self.books
         run = self.do(self.store.start(claimed, worker))
@@ -272,6 +308,7 @@ class Lifecycle(RuleBasedStateMachine):
         assert self.owner.setdefault((run.job_id, run.run), worker) == worker, "a run has one owner"
         was = before.jobs[run.job_id]
         if was["run"] != str(run.run):
+            assert was.get("claim") == worker, "only who claimed last may start"
             assert int(was["run"]) + 1 == run.run
             assert int(was["attempts"]) + 1 == run.attempt
             self.runs.append((worker, run))
@@ -286,9 +323,9 @@ class Lifecycle(RuleBasedStateMachine):
         assert lost == {run.job_id for run in mine if not self.holds(run)}
 
     @precondition(lambda self: self.runs)
-    @rule(nth=recent, step=st.sampled_from(STEPS))
-    def begin(self, nth: int, step: str) -> None:
-        _, run = pick(self.runs, nth)
+    @rule(aim=aims, step=st.sampled_from(STEPS))
+    def begin(self, aim: int, step: str) -> None:
+        run = self.pick_run(aim)
         stored = step in self.books.get("steps", run.job_id, default={})
         call = f"call-{len(self.calls)}"
         answer = self.fenced(run, self.store.begin(run, call=call, step=step, model="m", hash="h"))
@@ -299,14 +336,14 @@ class Lifecycle(RuleBasedStateMachine):
 
     @precondition(lambda self: self.calls)
     @rule(
-        nth=recent,
+        aim=aims,
         outcome=st.sampled_from(
             ["answered", "answered", "paid", "rejected", "not_sent", "unknown"]
         ),
         told=st.none() | progress,
     )
-    def settle(self, nth: int, outcome: Any, told: Progress | None) -> None:
-        run, end = pick(self.calls, nth)
+    def settle(self, aim: int, outcome: Any, told: Progress | None) -> None:
+        run, end = pick(self.calls, aim, lambda call: not self.closed(*call))
         answered = outcome == "answered"
         end = replace(
             end,
@@ -317,45 +354,42 @@ class Lifecycle(RuleBasedStateMachine):
             value={"text": f"answer of {end.call}"} if answered else None,
             progress=told,
         )
-        present, before = self.holds(run), self.books
+        present, known, before = self.holds(run), self.closed(run, end), self.books
         answer = self.do(self.store.settle(run, end))
         assert isinstance(answer, RunLost) is not present
         if run.job_id not in before.jobs:
             assert_same(before, self.books, "what comes after the record is gone leaves nothing")
-        elif answered and not closed(before, run.job_id, end.call):
+        elif answered and not known:
             assert end.step in self.books.get("steps", run.job_id), "a paid answer is kept"
         if not present and run.job_id in before.jobs:
             was, now = before.events(run.job_id), self.books.events(run.job_id)
             assert was == now, "a late settlement books quietly"
 
     @precondition(lambda self: self.runs)
-    @rule(nth=recent, step=st.sampled_from(STEPS), told=st.none() | progress)
-    def store_step(self, nth: int, step: str, told: Progress | None) -> None:
-        _, run = pick(self.runs, nth)
-        value = f"made by run {run.run}"
+    @rule(aim=aims, step=st.sampled_from(STEPS), told=st.none() | progress)
+    def store_step(self, aim: int, step: str, told: Progress | None) -> None:
+        run = self.pick_run(aim)
+        self.counter += 1
+        value = f"made as number {self.counter}"
         self.fenced(run, self.store.store_step(run, step, "h", value, told))
 
     @precondition(lambda self: self.runs)
-    @rule(nth=recent, told=progress, reused=st.integers(0, 2))
-    def tell_progress(self, nth: int, told: Progress, reused: int) -> None:
-        _, run = pick(self.runs, nth)
+    @rule(aim=aims, told=st.none() | progress, reused=st.integers(0, 2))
+    def tell(self, aim: int, told: Progress | None, reused: int) -> None:
+        """Progress, else a piece of text."""
+        run = self.pick_run(aim)
         was = int(self.books.jobs.get(run.job_id, {}).get("reused", 0))
-        answer = self.fenced(run, self.store.tell_progress(run, told, reused=reused))
-        if answer is None:
+        if told is None:
+            self.counter += 1
+            self.fenced(run, self.store.tell_delta(run, self.counter, "answer", "some text"))
+        elif self.fenced(run, self.store.tell_progress(run, told, reused=reused)) is None:
             assert int(self.books.jobs[run.job_id]["reused"]) == was + reused
 
     @precondition(lambda self: self.runs)
-    @rule(nth=recent)
-    def tell_delta(self, nth: int) -> None:
-        _, run = pick(self.runs, nth)
-        self.deltas += 1
-        self.fenced(run, self.store.tell_delta(run, self.deltas, "answer", "some text"))
-
-    @precondition(lambda self: self.runs)
-    @rule(nth=recent, wait_s=st.sampled_from([0.0, 5.0]))
-    def retry(self, nth: int, wait_s: float) -> None:
+    @rule(aim=aims, wait_s=st.sampled_from([0.0, 5.0]))
+    def retry(self, aim: int, wait_s: float) -> None:
         """What may pass is tried again, as long as the budget lasts."""
-        _, run = pick(self.runs, nth)
+        run = self.pick_run(aim)
         problem: Any = ("transient", "No.", 503)
         if run.attempt < run.max_attempts:
             move = self.store.requeue(
@@ -366,10 +400,10 @@ class Lifecycle(RuleBasedStateMachine):
         self.fenced(run, move)
 
     @precondition(lambda self: self.runs)
-    @rule(nth=recent, transition=st.sampled_from([DEFER, RELEASE]))
-    def give_back(self, nth: int, transition: Any) -> None:
+    @rule(aim=aims, transition=st.sampled_from([DEFER, RELEASE]))
+    def give_back(self, aim: int, transition: Any) -> None:
         """Defer or release: the attempt is not counted."""
-        _, run = pick(self.runs, nth)
+        run = self.pick_run(aim)
         was = int(self.books.jobs.get(run.job_id, {}).get("attempts", 0))
         wait_s = 3.0 if transition is DEFER else 0.0
         reason = "rate_limited" if transition is DEFER else None
@@ -378,16 +412,15 @@ class Lifecycle(RuleBasedStateMachine):
             assert int(self.books.jobs[run.job_id]["attempts"]) == was - 1
 
     @precondition(lambda self: self.runs)
-    @rule(nth=recent)
-    def finish(self, nth: int) -> None:
-        _, run = pick(self.runs, nth)
-        self.fenced(run, self.store.conclude(run, FINISH, result={"text": "x", "source": "model"}))
-
-    @precondition(lambda self: self.runs)
-    @rule(nth=recent)
-    def fail(self, nth: int) -> None:
-        _, run = pick(self.runs, nth)
-        self.fenced(run, self.store.conclude(run, FAIL, problem=("permanent", "No.", None)))
+    @rule(aim=aims, well=st.booleans())
+    def end(self, aim: int, well: bool) -> None:
+        """Finish or fail."""
+        run = self.pick_run(aim)
+        if well:
+            move = self.store.conclude(run, FINISH, result={"text": "x", "source": "model"})
+        else:
+            move = self.store.conclude(run, FAIL, problem=("permanent", "No.", None))
+        self.fenced(run, move)
 
     # what holds after every move
 
@@ -438,24 +471,11 @@ class Lifecycle(RuleBasedStateMachine):
         assert not left, f"{left} still hold something"
 
 
-def pick(of: list[T], nth: int) -> T:
-    """The `nth` from the end, as far as there are so many."""
-    return of[-1 - nth % len(of)]
-
-
-def closed(books: Books, job_id: str, call: str) -> bool:
-    """Whether a call's outcome is known."""
-    outcomes = {line["call"]: line["outcome"] for line in books.lines(job_id)}
-    return outcomes.get(call) not in ("open", "unknown")
-
-
-def refusal_of(
-    job: dict[str, str] | None, fits: Callable[[dict[str, str]], bool]
-) -> type[Refusal] | None:
-    """How a client's verb is refused, if it is."""
-    if job is None:
-        return JobNotFound
-    return None if fits(job) else WrongStatus
+def pick(of: list[T], aim: int, fits: Callable[[T], bool]) -> T:
+    """One of the newest that fit, where the aim is low and there is one; else any."""
+    fitting = [one for one in of if fits(one)] if aim < 5 else []
+    among = fitting or of
+    return among[-1 - aim % len(among)]
 
 
 def assert_answer(answer: object, expected: type[Refusal] | None) -> None:
