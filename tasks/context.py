@@ -129,8 +129,11 @@ class Context:
         `streamed` publishes its text as `delta` events while it comes; `counts` makes the step one
         more of the progress; `timeout_s` may be less than the job's, not more. Raises CallFailed
         where there is no usable answer; `refusable`: where it is the content that will never be
-        answered (a filter, too long), the reply says why and the step is done.
+        answered (a filter, too long), the reply says why and the step is done. Raises ValueError
+        for a `retry` of a streamed step: its text is told already, and only a new run voids it.
         """
+        if streamed and retry.times:
+            raise ValueError("a streamed step is tried again by the next attempt alone")
         body = {**body, "model": body.get("model") or await self._model.default_model()}
         hash = fingerprint(body)
         deltas = Deltas(self._deltas, step) if streamed else None

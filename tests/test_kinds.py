@@ -142,6 +142,17 @@ async def test_a_call_is_tried_again_within_the_attempt_if_that_is_its_policy(
     assert (job["status"], job["attempts"]) == (status, attempts)
 
 
+async def test_a_streamed_step_is_tried_again_by_the_job_alone(settings: Settings) -> None:
+    async def perform(context: Context, given: Any) -> dict[str, Any]:
+        reply = await context.ask(BODY, step="ask", streamed=True, retry=Retry(2))
+        return reply.result()
+
+    async with rigged(settings, {"mine": a_kind("mine", perform)}) as rig:
+        job = await finish(rig, "mine", "hello")
+    assert (job["status"], job["attempts"]) == ("failed", 1)
+    assert job["error"]["message"] == "The kind raised ValueError."
+
+
 async def test_a_step_has_a_time_and_tries_of_its_own(settings: Settings) -> None:
     tries: list[int] = []
 

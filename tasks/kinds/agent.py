@@ -15,6 +15,8 @@ from tasks.plans import MOST_STEPS, PlanStep, read_plan, waves
 from tasks.tools import ask_with_tools, find_tools
 
 _AT_ONCE: Final = 4
+_TITLE: Final = 200
+"""As much of a task as every progress event repeats, in characters."""
 _PLAN: Final = (
     "You plan work that others carry out, one step at a time. Answer with a plan in JSON and "
     'nothing else: {{"steps": [{{"task": "…", "after": []}}]}}. Each task says in one sentence '
@@ -64,7 +66,8 @@ class AgentInput(BaseModel):
 async def agent(context: Context, given: AgentInput) -> dict[str, Any]:
     """The plan is bought once and followed on every later attempt."""
     plan = await _plan(context, given)
-    await context.expect(len(plan), "step", plan={step.name: step.task for step in plan})
+    titles = {step.name: step.task[:_TITLE] for step in plan}
+    await context.expect(len(plan), "step", plan=titles)
     found: dict[int, str] = {}
     for wave in waves(plan):
         texts = await _execute(context, given, wave, plan, found)
