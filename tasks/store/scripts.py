@@ -65,7 +65,6 @@ class Scripts:
         self._config = config
         self._patient = patient
         self._clock = clock
-        self._shas: dict[str, str] = {}
 
     async def call(self, name: str, /, **arguments: str | bytes | float) -> list[Any]:
         """Call a script that is a repeat by nature (its file says why); answers what it returns."""
@@ -89,12 +88,18 @@ class Scripts:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _evaluate(self, name: str, argv: list[Any]) -> list[Any]:
-        text = source(name, self._config)
-        sha = self._shas.setdefault(name, sha1(text.encode(), usedforsecurity=False).hexdigest())
+        sha = digest(name, self._config)
         try:
             return await self._redis.evalsha(sha, 0, *argv)  # type: ignore[misc, no-any-return]
         except NoScriptError:
+            text = source(name, self._config)
             return await self._redis.eval(text, 0, *argv)  # type: ignore[misc, no-any-return]
+
+
+@cache
+def digest(name: str, config: str) -> str:
+    """What Redis calls a script that it has seen before: the SHA-1 of its text."""
+    return sha1(source(name, config).encode(), usedforsecurity=False).hexdigest()
 
 
 @cache
