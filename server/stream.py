@@ -50,21 +50,30 @@ class Tail(Protocol):
 
 
 class JobTail:
-    """The log of one job behind a sequence number; None is a cursor that nobody can follow."""
+    """The log of one job behind a sequence number; None is a cursor that nobody can follow.
 
-    def __init__(self, store: Store, job_id: str, after: int | None) -> None:
-        self._store, self._job_id = store, job_id
+    `view` is the job as it was just before its channel was listened to.
+    """
+
+    def __init__(self, store: Store, view: JobView, after: int | None) -> None:
+        self._store, self._job_id = store, view.job_id
+        self._view: JobView | None = view
         self._sent = -1 if after is None else after
         self.behind = True
         self.ended = False
 
     async def catch_up(self) -> bytes:
-        """The next page of the log; a `snapshot` where the log does not continue what was sent."""
+        """The next page of the log; a `snapshot` where the log does not continue what was sent.
+
+        The record is read before the log, so that a log that lacks what the record counts is known
+        to be trimmed, and not just older.
+        """
         try:
-            view = await self._store.read(self._job_id)
+            view = self._view or await self._store.read(self._job_id)
         except JobNotFound:
             self.ended = True
             return b""
+        self._view = None
         if not 0 <= self._sent <= view.seq:
             return self._snapshot(view)
         entries = await self._store.log(self._job_id, after=self._sent, limit=PAGE)
@@ -75,6 +84,10 @@ class JobTail:
         self.behind = len(entries) == PAGE
         self.ended = not self.behind and (entries[-1].name in FINAL if entries else view.final)
         return b"".join(b"id: %d\n%b" % (entry.seq, entry.block) for entry in entries)
+
+    def _snapshot(self, view: JobView) -> bytes:
+        self._sent, self.behind = view.seq, True
+        return b"id: %d\nevent: snapshot\ndata: %b\n\n" % (view.seq, view.body)
 
     def accept(self, message: Message) -> bytes:
         """A gap is read from the log; so is what may lie behind a final event: a new life."""
@@ -87,11 +100,6 @@ class JobTail:
         self._sent = sequence
         self.behind = message.final
         return message.frame
-
-    def _snapshot(self, view: JobView) -> bytes:
-        self._sent = view.seq
-        self.behind = self.ended = view.final
-        return b"id: %d\nevent: snapshot\ndata: %b\n\n" % (view.seq, view.body)
 
 
 class FeedTail:
@@ -110,9 +118,8 @@ class FeedTail:
         entries = await self._store.feed(self._user_id, self._sent, PAGE)
         if entries is None:
             return await self._snapshot()
-        self.behind = bool(
-            entries
-        )  # only an empty page is surely the last: it leaves out deleted jobs
+        # Only an empty page is surely the last one: what was deleted is left out of a page.
+        self.behind = bool(entries)
         if entries:
             self._sent = entries[-1].feed_id
         return b"".join(b"id: %b\n%b" % (entry.feed_id.encode(), entry.block) for entry in entries)
@@ -246,7 +253,7 @@ class JobStream(_StreamEndpoint):
         channel = keys.name("job_channel", view.job_id)
         if view.final and after == view.seq:
             return channel, None
-        return channel, JobTail(parts_of(request.scope).store, view.job_id, after)
+        return channel, JobTail(parts_of(request.scope).store, view, after)
 
 
 class FeedStream(_StreamEndpoint):
