@@ -100,9 +100,25 @@ def _job_schema() -> Json:
         "created_at": _TIME,
         "started_at": {"type": ["string", "null"]},
         "finished_at": {"type": ["string", "null"]},
+        "callback": {"anyOf": [_callback_schema(), {"type": "null"}]},
         "links": strings("self", "stream", "cancel", "retry"),
     }
     return {"type": "object", "required": [*properties], "properties": properties}
+
+
+def _callback_schema() -> Json:
+    properties = {
+        "state": {"enum": ["waiting", "pending", "delivered", "failed"]},
+        "attempts": COUNT,
+        "status": {"type": ["integer", "null"]},
+        "next_at": {"type": ["string", "null"]},
+    }
+    return {
+        "description": "How the delivery to `callback_url` goes.",
+        "type": "object",
+        "required": [*properties],
+        "properties": properties,
+    }
 
 
 def _problem_schema() -> Json:

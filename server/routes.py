@@ -26,6 +26,7 @@ from server.schemas import (
 )
 from server.uploads import read_upload
 from tasks import keys
+from tasks.callbacks import check_callback
 from tasks.errors import (
     Fault,
     InvalidInput,
@@ -97,6 +98,8 @@ async def _new_job(request: Request, parts: Parts) -> NewJob:
     asked = await _asked(request, settings.max_body)
     body = asked.submission
     user_id = caller_of(request.scope).owner(body.user_id)
+    if body.callback_url is not None:
+        check_callback(body.callback_url, settings)
     kind = kind_of(parts, body.kind)
     _check_document(kind.parse(body.input), asked.blob)
     return NewJob(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
 import ipaddress
 import logging
@@ -99,6 +100,18 @@ def _retry_rules(value: Any) -> Any:
     return tuple(rules)
 
 
+def key_of_webhook(secret: SecretStr) -> bytes:
+    """The key that a Standard Webhooks secret holds. Raises ValueError for another form."""
+    prefix, _, encoded = secret.get_secret_value().partition("_")
+    try:
+        key = base64.b64decode(encoded, validate=True)
+    except ValueError:
+        key = b""
+    if prefix != "whsec" or not 24 <= len(key) <= 64:
+        raise ValueError("write whsec_ and 24 to 64 random bytes in base64; two rotate")
+    return key
+
+
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 SecondsOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
@@ -166,7 +179,8 @@ class Settings(BaseSettings):
     alert_urls: Secrets = ()
     alert_window_s: SecondsOrNone = 5
     public_url: str = "http://127.0.0.1:8000"
-    webhook_secret: SecretStr | None = None
+    webhook_secret: Secrets = ()
+    webhook_private: bool = False
 
     url: str | None = None
     key: SecretStr | None = None
@@ -184,6 +198,13 @@ class Settings(BaseSettings):
     @classmethod
     def _whole_path(cls, value: Path) -> Path:
         return value.expanduser().absolute()
+
+    @field_validator("webhook_secret")
+    @classmethod
+    def _check_webhook_secret(cls, value: tuple[SecretStr, ...]) -> tuple[SecretStr, ...]:
+        for secret in value:
+            key_of_webhook(secret)
+        return value
 
     @field_validator("cors_origins")
     @classmethod

@@ -26,6 +26,7 @@ from tasks.settings import Settings
 from tasks.settle import Settler
 from tasks.store import Store
 from tasks.store.listen import listen
+from tasks.webhooks import Webhooks
 
 log = logging.getLogger("slowcall.worker")
 
@@ -99,6 +100,8 @@ async def build_worker(
     ]
     if settings.alert_urls:
         routines.append(Alerter(settings, prompt).keep_delivering())
+    if settings.webhook_secret:
+        routines.append(Webhooks(settings, prompt).keep_delivering())
     for routine in routines:
         task = asyncio.create_task(routine)
         task.add_done_callback(worker.part_ended)

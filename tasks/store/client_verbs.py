@@ -27,6 +27,7 @@ _COUNTERS: Final = (
     *("paid", "open", "rejected", "not_sent", "unknown", "reused"),
     *("input_tokens", "output_tokens", "waited", "deaths", "done"),
 )
+_UNTOLD: Final = {"state": "waiting", "attempts": 0, "status": None, "next_at": None}
 _EMPTY: Final = ("result", "error", "retry_at", "started_at", "finished_at", "total", "note")
 _Entry = tuple[bytes, dict[bytes, bytes]]
 
@@ -203,7 +204,6 @@ def _record(new: NewJob) -> dict[str, Any]:
         "timeout_s": new.timeout_s,
         "on_unknown": new.on_unknown,
         "memo": new.memo,
-        "callback_url": new.callback_url,
         "trace": new.trace,
     }
     fields: dict[str, Any] = {
@@ -213,6 +213,8 @@ def _record(new: NewJob) -> dict[str, Any]:
         "metadata": dumps(new.metadata),
         "max_attempts": new.max_attempts,
         "attempts": 0,
+        "callback_url": dumps(new.callback_url),
+        "callback": dumps(_UNTOLD if new.callback_url else None),
         "model": _model_of(new.input),
         "parked": int(new.on_unknown == "park"),
         **dict.fromkeys(_COUNTERS, 0),

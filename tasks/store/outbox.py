@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tasks.store.base import StoreBase
 from tasks.store.fragments import dumps, loads
 from tasks.store.records import Letter
 
 
 class Outbox(StoreBase):
-    """The deliverer's part of the store. A topic is `alert` or another one of its own."""
+    """The deliverer's part of the store. A topic is `alert` or `webhook`."""
 
     async def take_letters(self, topic: str, *, lease_s: float, most: int) -> list[Letter]:
         """Up to `most` due letters, which nobody else gets for `lease_s`."""
@@ -17,6 +19,14 @@ class Outbox(StoreBase):
         )
         pairs = zip(taken[::2], taken[1::2], strict=True)
         return [Letter(id.decode(), loads(payload)) for id, payload in pairs]
+
+    async def tell_callback(self, letter: Letter, callback: dict[str, Any]) -> bool:
+        """Show on the job how the delivery goes; whether the job is still there."""
+        job_id, _, life = letter.id.partition(":")
+        (word,) = await self.scripts.call(
+            "callback", job=job_id, life=life, callback=dumps(callback)
+        )
+        return bool(word == b"ok")
 
     async def finish_letter(
         self, topic: str, letter: Letter, *, wait_s: float | None = None

@@ -6,6 +6,10 @@ if not job then return {'none'} end
 if job.finished_at == 'null' then return {'wrong'} end
 redis.call('ZREM', K('expiry'), tombstone(job))
 redis.call('ZREM', K('rules'), job.id)
+for _, topic in ipairs({'webhook', 'alert'}) do
+  redis.call('HDEL', K('letters', topic), job.entry)
+  redis.call('ZREM', K('outbox', topic), job.entry)
+end
 forget_indexes(job.id, job.kind, job.status, job.user)
 local steps = redis.call('HGETALL', K('steps', job.id))
 for i = 1, #steps, 2 do

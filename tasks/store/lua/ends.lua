@@ -60,6 +60,19 @@ local function obey_rule(job, now, err)
   if rule and ruled < rule.times then redis.call('ZADD', K('rules'), now + rule.after_ms, job.id) end
 end
 
+-- A letter to the address that came with the job: what happened, and where to read the rest.
+local function post_callback(job, status, now, err)
+  local v = redis.call('HMGET', job.key, 'callback_url', 'user_id', 'attempts', 'metadata')
+  if not v[1] or v[1] == 'null' then return end
+  redis.call('HSET', job.key, 'callback',
+    '{"state":"pending","attempts":0,"status":null,"next_at":' .. iso(now) .. '}')
+  post('webhook', job, now, table.concat({
+    '{"url":', v[1], ',"event":{"type":"job.', string.sub(status, 2, -2), '","timestamp":', iso(now),
+    ',"data":{"job_id":"', job.id, '","kind":"', job.kind, '","status":', status, ',"user_id":', v[2],
+    ',"attempts":', v[3], ',"error":', err or 'null', ',"metadata":', v[4],
+    ',"links":{"self":"/jobs/', job.id, '"}}}}'}))
+end
+
 -- End a life: nothing of it is left in any queue or quota, and everything expires together.
 -- `alert`: people are told of it.
 local function conclude(job, status, now, result, err, alert)
@@ -78,6 +91,7 @@ local function conclude(job, status, now, result, err, alert)
   redis.call('SREM', K('inflight', job.user), job.id)
   redis.call('DEL', K('arq', job.entry), K('tries', job.entry))
   if result and result ~= 'null' then learn_pace(job, now) end
+  post_callback(job, status, now, err)
   enter(job, status)
   if alert and CONFIG.alert_ms >= 0 then
     post('alert', job, now + CONFIG.alert_ms, '{"job":' .. render(job.id) .. '}')

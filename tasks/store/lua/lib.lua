@@ -19,6 +19,7 @@
 --   created, deadline, expires    ms ('' none)              waited   ms spent on closed lanes before
 --   lane      the model that it waits to call               deferred since when it waits now (ms)
 --   begun     when its present run began (ms)               model    of its newest call, or of its input
+--   callback_url                  JSON, the address that is told of the end
 --   ruled     how often a rule revived it since a person decided
 --   idem      the idempotency key's part of its name        parked   1: an unknown outcome goes to a person
 
@@ -103,7 +104,7 @@ end
 
 local PUBLIC = {'kind', 'status', 'user_id', 'attempts', 'max_attempts', 'done', 'total', 'note',
   'result', 'error', 'retry_at', 'paid', 'open', 'rejected', 'not_sent', 'unknown', 'reused',
-  'input_tokens', 'output_tokens', 'metadata', 'created_at', 'started_at', 'finished_at', 'plan'}
+  'input_tokens', 'output_tokens', 'metadata', 'created_at', 'started_at', 'finished_at', 'plan', 'callback'}
 -- The plan of a kind that tells one is a part of its progress, so that a page can tick it off.
 local function plan_part(plan)
   return plan and plan ~= 'null' and plan ~= '' and ',"plan":' .. plan or ''
@@ -150,6 +151,7 @@ local function render(id, reason)
     ',"ledger":{"paid":', v[12], ',"open":', v[13], ',"rejected":', v[14], ',"not_sent":', v[15],
     ',"unknown":', v[16], ',"reused":', v[17], ',"input_tokens":', v[18], ',"output_tokens":', v[19],
     '},"metadata":', v[20], ',"created_at":', v[21], ',"started_at":', v[22], ',"finished_at":', v[23],
+    ',"callback":', v[25],
     ',"links":{"self":', self, '","stream":', self, '/stream","cancel":', self, '/cancel","retry":', self,
     '/retry"}', reason and ',"reason":"' .. reason .. '"' or '', '}'})
 end
