@@ -6,22 +6,21 @@ import { word } from './words.js';
 
 const GATHER_MS = 1000;
 const MOST = 3;
-const TOLD = new Set(['retrying', 'done', 'failed', 'cancelled']);
+const TOLD = ['retrying', 'done', 'failed', 'cancelled'];
 
 let waiting = [];
 
 /** Say one sentence, politely. */
 export function say(sentence) {
-  waiting.push(sentence);
-  if (waiting.length > 1) return;
-  setTimeout(() => {
-    const n = waiting.length;
-    one('#said').textContent = n > MOST ? word('said.many', { n }) : waiting.join(' ');
-    waiting = [];
-  }, GATHER_MS);
+	if (waiting.push(sentence) > 1) return;
+	setTimeout(() => {
+		const n = waiting.length;
+		one('#said').textContent = n > MOST ? word('said.many', { n }) : waiting.join(' ');
+		waiting = [];
+	}, GATHER_MS);
 }
 
 /** Say that a job entered a status, where that is worth an interruption. */
 export function sayStatus(job) {
-  if (TOLD.has(job.status)) say(word('said.status', { title: titleOf(job), status: word(`status.${job.status}`) }));
+	if (TOLD.includes(job.status)) say(`${titleOf(job)}: ${word(`status.${job.status}`)}.`);
 }

@@ -5,72 +5,62 @@ import { address, ask } from './api.js';
 const NAMES = ['queued', 'running', 'retrying', 'done', 'failed', 'cancelled', 'progress', 'delta', 'snapshot'];
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 30000;
-const REFUSALS = new Set([401, 403, 404]);
 
 export class Stream {
-  #source = null;
-  #timer = 0;
-  #wait = FIRST_WAIT_MS;
+	#source;
+	#timer;
+	#wait = FIRST_WAIT_MS;
+	last = '';
 
-  /**
-   * `path` of the stream; `probe` is a path that a refused stream's status can be read from.
-   * `on.event(name, data, id)`, `on.state('open' | 'reconnecting' | 'closed')`, `on.refused(status)`.
-   */
-  constructor(path, probe, on) {
-    Object.assign(this, { path, probe, on, last: '' });
-  }
+	/** `probe` is a path that tells the status of a refused stream. `on` has `event(name, data, id)`,
+	 * `state('open' | 'reconnecting' | 'closed')` and `refused(status)`. */
+	constructor(path, probe, on) {
+		Object.assign(this, { path, probe, on });
+	}
 
-  /** Open, or open anew, behind the last event that was heard. */
-  open() {
-    this.#drop();
-    const url = new URL(address(this.path));
-    if (this.last) url.searchParams.set('after', this.last);
-    const source = new EventSource(url);
-    source.onopen = () => {
-      this.#wait = FIRST_WAIT_MS;
-      this.on.state('open');
-    };
-    source.onerror = () => this.#lost(source);
-    for (const name of NAMES) {
-      source.addEventListener(name, (event) => {
-        this.last = event.lastEventId || this.last;
-        this.on.event(name, JSON.parse(event.data), this.last);
-      });
-    }
-    this.#source = source;
-  }
+	/** Open, or open anew, behind the last event that was heard. */
+	open() {
+		this.#drop();
+		const url = new URL(address(this.path));
+		if (this.last) url.searchParams.set('after', this.last);
+		const source = (this.#source = new EventSource(url));
+		source.onopen = () => {
+			this.#wait = FIRST_WAIT_MS;
+			this.on.state('open');
+		};
+		source.onerror = () => source === this.#source && this.#lost();
+		const hear = ({ type, data, lastEventId }) => {
+			this.last = lastEventId || this.last;
+			this.on.event(type, JSON.parse(data), this.last);
+		};
+		for (const name of NAMES) source.addEventListener(name, hear);
+	}
 
-  close() {
-    this.#drop();
-    this.on.state('closed');
-  }
+	close() {
+		this.#drop();
+		this.on.state('closed');
+	}
 
-  get good() {
-    return this.#source?.readyState === EventSource.OPEN;
-  }
+	get good() {
+		return this.#source?.readyState === EventSource.OPEN;
+	}
 
-  #drop() {
-    clearTimeout(this.#timer);
-    this.#source?.close();
-    this.#source = null;
-  }
+	#drop() {
+		clearTimeout(this.#timer);
+		this.#source?.close();
+	}
 
-  // CONNECTING: the browser tries again by itself. CLOSED: it never will (an error status, a proxy's page).
-  #lost(source) {
-    if (source !== this.#source) return;
-    this.on.state('reconnecting');
-    if (source.readyState !== EventSource.CLOSED) return;
-    this.#drop();
-    this.#timer = setTimeout(() => this.#revive(), this.#wait * (0.75 + Math.random() / 2));
-    this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
-  }
-
-  async #revive() {
-    const timer = this.#timer;
-    const status = await ask(this.probe).then(() => 200, (problem) => problem.status);
-    if (timer !== this.#timer) return;
-    if (!REFUSALS.has(status)) return this.open();
-    this.close();
-    this.on.refused(status);
-  }
+	// CONNECTING: the browser tries again. CLOSED: it never will (an error's status, a proxy's page).
+	#lost() {
+		this.on.state('reconnecting');
+		if (this.#source.readyState !== EventSource.CLOSED) return;
+		const timer = (this.#timer = setTimeout(async () => {
+			const status = await ask(this.probe).then(() => 200, (problem) => problem.status);
+			if (timer !== this.#timer) return;
+			if (![401, 403, 404].includes(status)) return this.open();
+			this.close();
+			this.on.refused(status);
+		}, this.#wait * (0.75 + Math.random() / 2)));
+		this.#wait = Math.min(this.#wait * 2, LONGEST_WAIT_MS);
+	}
 }

@@ -3,92 +3,82 @@
 import { Stream } from './stream.js';
 
 const SCOPE = `slowcall ${new URL('.', document.baseURI).pathname}`;
-const TEXT_PLACES = [1, 2, 3].map((place) => `${SCOPE} text ${place}`);
+const TEXT_PLACES = ['text 1', 'text 2', 'text 3'];
 // No stream has this cursor, so the first event is a snapshot: what comes after it is complete.
 const FROM_A_SNAPSHOT = 'none';
 
 /** The stream of all jobs: one tab leads and passes on what it hears, the others listen. */
 export class Feed {
-  #channel = null;
-  #turn = null;
-  #leading = false;
-  #state = 'closed';
+	#channel;
+	#turn;
+	#leading = false;
+	#state = 'closed';
 
-  constructor(on) {
-    this.on = on;
-    this.stream = new Stream('jobs/stream', 'jobs?limit=1', {
-      event: (...event) => this.#lead({ event }),
-      state: (state) => this.#leading && this.#lead({ state }),
-      refused: on.refused,
-    });
-    this.stream.last = FROM_A_SNAPSHOT;
-  }
+	constructor(on) {
+		this.on = on;
+		this.stream = new Stream('jobs/stream', 'jobs?limit=1', {
+			event: (...event) => this.#tell({ event }),
+			state: (state) => this.#tell({ state }),
+			refused: () => {},
+		});
+		this.stream.last = FROM_A_SNAPSHOT;
+	}
 
-  start() {
-    if (this.#turn) return;
-    this.#turn = new AbortController();
-    this.#set('reconnecting');
-    this.#channel = new BroadcastChannel(SCOPE);
-    this.#channel.onmessage = ({ data }) => this.#receive(data);
-    this.#channel.postMessage({ hello: true });
-    hold(SCOPE, this.#turn.signal, () => {
-      this.#leading = true;
-      this.stream.open();
-    });
-  }
+	/** Connect, or connect anew where the connection is not known to be good. */
+	start() {
+		if (this.#leading && !this.stream.good) this.stream.open();
+		if (this.#turn) return;
+		this.#turn = new AbortController();
+		this.#hear({ state: 'reconnecting' });
+		this.#channel = new BroadcastChannel(SCOPE);
+		this.#channel.onmessage = ({ data }) => {
+			if (!data.hello) this.#hear(data);
+			else if (this.#leading) this.#channel.postMessage({ state: this.#state });
+		};
+		this.#channel.postMessage({ hello: true });
+		hold(SCOPE, this.#turn.signal, () => {
+			this.#leading = true;
+			this.stream.open();
+		});
+	}
 
-  stop() {
-    this.#turn?.abort();
-    this.#turn = null;
-    this.#leading = false;
-    this.stream.close();
-    this.#channel?.close();
-    this.#set('closed');
-  }
+	stop() {
+		this.#leading = false;
+		this.#turn?.abort();
+		this.#turn = null;
+		this.#channel?.close();
+		this.stream.close();
+		this.#hear({ state: 'closed' });
+	}
 
-  /** Connect anew when the connection is not known to be good. */
-  refresh() {
-    if (this.#leading && !this.stream.good) this.stream.open();
-  }
+	#tell(message) {
+		if (!this.#leading) return;
+		this.#channel.postMessage(message);
+		this.#hear(message);
+	}
 
-  #lead(message) {
-    this.#channel.postMessage(message);
-    this.#hear(message);
-  }
-
-  #receive(message) {
-    if (!message.hello) this.#hear(message);
-    else if (this.#leading) this.#channel.postMessage({ state: this.#state });
-  }
-
-  #hear({ event, state }) {
-    if (state) this.#set(state);
-    if (!event) return;
-    this.stream.last = event[2];
-    this.on.event(...event);
-  }
-
-  #set(state) {
-    if (state === this.#state) return;
-    this.#state = state;
-    this.on.state(state);
-  }
+	#hear({ event, state = this.#state }) {
+		if (state !== this.#state) this.on.state((this.#state = state));
+		if (!event) return;
+		this.stream.last = event[2];
+		this.on.event(...event);
+	}
 }
 
-/** Begin `work` when one of the few places for a stream of text is free; kept until the signal. */
+/** Begin `work` in one of the few places for a stream of text; it is kept until the signal. */
 export async function holdTextPlace(signal, work) {
-  const { held } = (await navigator.locks?.query()) ?? { held: [] };
-  const free = TEXT_PLACES.find((place) => held.every(({ name }) => name !== place));
-  hold(free ?? TEXT_PLACES[0], signal, work);
+	const { held = [] } = (await navigator.locks?.query()) ?? {};
+	const free = TEXT_PLACES.find((place) => held.every(({ name }) => name !== place));
+	hold(free ?? TEXT_PLACES[0], signal, work);
 }
 
 // A lock is given up when its tab goes, too. Without TLS a browser may have none: then all begin.
 function hold(name, signal, begin) {
-  const held = () => new Promise((release) => {
-    if (signal.aborted) return release();
-    signal.addEventListener('abort', release);
-    begin();
-  });
-  if (navigator.locks) navigator.locks.request(name, { signal }, held).catch(() => {});
-  else held();
+	const held = () => new Promise((release) => {
+		if (signal.aborted) return release();
+		signal.addEventListener('abort', release);
+		begin();
+	});
+	if (navigator.locks) navigator.locks.request(name, { signal }, held).catch(() => {});
+	else held();
 }

@@ -8,64 +8,63 @@ import { holdTextPlace } from './tabs.js';
 const PATIENCE_MS = 300;
 
 export class Watcher {
-  #turn = null;
-  #timer = 0;
-  id = null;
+	#turn;
+	#timer;
+	id = null;
 
-  constructor(jobs, changed) {
-    Object.assign(this, { jobs, changed });
-  }
+	constructor(jobs) {
+		this.jobs = jobs;
+	}
 
-  /** Watch this job instead of any other. */
-  follow(id) {
-    this.stop();
-    this.id = id;
-    this.#turn = new AbortController();
-    const { signal } = this.#turn;
-    holdTextPlace(signal, () => {
-      const stream = follow(`jobs/${id}/stream`, `jobs/${id}`, this.jobs, id, {
-        refused: (status) => status === 404 && this.jobs.remove(id),
-      });
-      signal.addEventListener('abort', () => stream.close());
-    });
-    this.changed(id);
-  }
+	/** Watch this job instead of any other. */
+	follow(id) {
+		this.stop();
+		this.id = id;
+		this.#turn = new AbortController();
+		const { signal } = this.#turn;
+		holdTextPlace(signal, () => {
+			const stream = follow(this.jobs, id, '', { refused: (status) => status === 404 && this.jobs.remove(id) });
+			signal.addEventListener('abort', () => stream.close());
+		});
+		this.jobs.changed(id);
+	}
 
-  /** After any change: leave a job that has ended, and take the newest one that runs. */
-  choose() {
-    const entry = this.jobs.get(this.id);
-    if (this.id && (!entry || FINAL.has(entry.job.status))) this.stop();
-    if (this.id || this.#timer) return;
-    this.#timer = setTimeout(() => {
-      this.#timer = 0;
-      const next = this.jobs.order.find(({ job }) => job.status === 'running');
-      if (next && !this.id && !document.hidden) this.follow(next.job.job_id);
-    }, PATIENCE_MS);
-  }
+	/** After any change: leave a job that has ended, and take the newest one that runs. */
+	choose() {
+		const status = this.jobs.get(this.id)?.job.status ?? 'done';
+		if (this.id && FINAL.has(status)) this.stop();
+		if (this.id) return;
+		this.#timer ??= setTimeout(() => {
+			this.#timer = null;
+			const next = this.jobs.order.find(({ job }) => job.status === 'running');
+			if (next && !this.id && !document.hidden) this.follow(next.job.job_id);
+		}, PATIENCE_MS);
+	}
 
-  stop() {
-    const { id } = this;
-    clearTimeout(this.#timer);
-    this.#timer = 0;
-    this.#turn?.abort();
-    this.id = null;
-    if (id) this.jobs.hearText(id, 'snapshot');
-  }
+	stop() {
+		const { id } = this;
+		this.#timer = clearTimeout(this.#timer);
+		this.#turn?.abort();
+		this.id = null;
+		if (id) this.jobs.hearText(id, 'snapshot');
+	}
 }
 
-/** Open the stream of one job; its text goes to `jobs`. `on.event(name, data)` hears the rest. */
-export function follow(path, probe, jobs, id, on) {
-  const stream = new Stream(path, probe, {
-    state: () => {},
-    ...on,
-    event: (name, data) => {
-      jobs.hearText(id, name, data);
-      on.event?.(name, data);
-      if (name !== 'snapshot' || FINAL.has(data.status)) return;
-      stream.last = '';
-      stream.open();
-    },
-  });
-  stream.open();
-  return stream;
+/** Open the stream of one job; its text goes to `jobs`, `on` hears what else there is to hear.
+ * `permit` is the query that lets a guest in. */
+export function follow(jobs, id, permit, on) {
+	const path = `jobs/${encodeURIComponent(id)}`;
+	const stream = new Stream(`${path}/stream${permit}`, path + permit, {
+		state: () => {},
+		...on,
+		event: (name, data) => {
+			jobs.hearText(id, name, data);
+			on.event?.(name, data);
+			if (name !== 'snapshot' || FINAL.has(data.status)) return;
+			stream.last = '';
+			stream.open();
+		},
+	});
+	stream.open();
+	return stream;
 }

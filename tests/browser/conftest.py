@@ -19,7 +19,8 @@ from pydantic import SecretStr
 
 from server.valkey import EmbeddedStore
 from tasks.settings import Settings
-from tests.browser.hand import Hand, until
+from tests.browser.hand import Hand
+from tests.conftest import wait_until
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -66,7 +67,7 @@ class Server:
         self._process = subprocess.Popen(
             [*command, "--log-level", "warning"], env=self._environment
         )
-        until(self._answers, "the server does not answer", 20)
+        wait_until(self._answers, "the server answers", 20)
 
     def stop(self) -> None:
         """Stop it in order."""
@@ -74,6 +75,12 @@ class Server:
             self._process.terminate()
             self._process.wait(10)
             self._process = None
+
+    def streams(self) -> int:
+        """How many event streams it serves now."""
+        with urllib.request.urlopen(f"{self.url}/metrics") as answer:
+            lines = answer.read().decode().splitlines()
+        return int(float(next(line for line in lines if line.startswith("slowcall_streams ")).split()[1]))
 
     def _answers(self) -> bool:
         assert self._process
@@ -85,7 +92,7 @@ class Server:
             return False
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def chromium() -> Iterator[Browser]:
     """One browser for all tests."""
     with sync_playwright() as playwright:
@@ -94,17 +101,23 @@ def chromium() -> Iterator[Browser]:
         browser.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def page_settings(valkey: EmbeddedStore) -> Iterator[Settings]:
     """The settings of the page's server and worker: they share the session's store."""
     with tempfile.TemporaryDirectory(prefix="slowcall-page-") as folder:
         yield Settings(REDIS_URL=SecretStr(valkey.url), data_dir=Path(folder))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def running_server(valkey: EmbeddedStore) -> Iterator[Server]:
     """One server for all tests."""
-    server = Server({"REDIS_URL": valkey.url, "SLOWCALL_QUOTA": "0"})
+    server = Server(
+        {
+            "REDIS_URL": valkey.url,
+            "SLOWCALL_QUOTA": "0",
+            "SLOWCALL_KINDS": "tests.browser.review",
+        }
+    )
     server.start()
     yield server
     server.stop()
@@ -132,10 +145,11 @@ def browse(chromium: Browser, server: Server) -> Iterator[Callable[..., BrowserC
     wrong: list[str] = []
 
     def make(**options: Any) -> BrowserContext:
-        context = chromium.new_context(base_url=server.url, **{"locale": "en-GB", **options})
+        context = chromium.new_context(**{"base_url": server.url, "locale": "en-GB", **options})
         context.set_default_timeout(10_000)
         context.on("weberror", lambda error: wrong.append(str(error.error)))
-        context.on("request", lambda request: _foreign(request.url, server.url, wrong))
+        home = options.get("base_url", server.url)
+        context.on("request", lambda request: _foreign(request.url, home, wrong))
         contexts.append(context)
         return context
 

@@ -4,29 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, Self, TypeVar
 
 from tasks.errors import ErrorType
-from tasks.kinds import load_kinds
 from tasks.lifecycle import FAIL, FINISH, RETRY
 from tasks.settings import Settings
 from tasks.store import JobView, NewJob, Store
 from tasks.store.records import Claimed, Progress, Run, Settlement
+from tests.conftest import wait_until
 
 NAME = "hand"
+KINDS = ("agent", "chat", "review", "summarize")
 LEASE_S = 600.0
+REPLY = {
+    "text": "bought",
+    "source": "model",
+    "model": "lab",
+    "finish_reason": "stop",
+    "tool_calls": [],
+}
 _T = TypeVar("_T")
-
-
-def until(condition: Callable[[], _T], message: str, timeout_s: float = 10) -> _T:
-    """Wait for a condition; what it answers. Fails with the message."""
-    deadline = time.monotonic() + timeout_s
-    while not (value := condition()):
-        assert time.monotonic() < deadline, message
-        time.sleep(0.02)
-    return value
 
 
 class Hand:
@@ -55,12 +53,14 @@ class Hand:
         """Run one call of the store."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(20)
 
-    def submit(self, title: str = "", *, kind: str = "chat", text: str = "Hello") -> str:
-        """A job of the user `local`; answers its id."""
+    def submit(
+        self, title: str = "", *, kind: str = "chat", text: str = "Hello", user_id: str = "local"
+    ) -> str:
+        """Submit a job; answers its id."""
         new = NewJob(
             kind=kind,
             input=text if kind == "chat" else {"text": text},
-            user_id="local",
+            user_id=user_id,
             max_attempts=3,
             timeout_s=600,
             metadata={"title": title} if title else {},
@@ -73,18 +73,19 @@ class Hand:
 
     def alive(self) -> None:
         """Say that a worker lives."""
-        self.do(self.store.renew(NAME, [], LEASE_S, {"running": 0}))
+        self.do(self.store.renew(NAME, [], LEASE_S, {"host": "here", "since": "2026-01-01T00:00:00.000Z", "running": 0, "lease_s": LEASE_S}))
 
     def start(self) -> Run:
         """Start the job that is due, waiting for one."""
-        claimed = until(self._claim, "no job is due")
-        run = self.do(self.store.start(claimed, NAME))
+        claimed: list[Claimed] = []
+        wait_until(lambda: claimed.extend(self._claim()) or claimed, "a job is due")
+        run = self.do(self.store.start(claimed[0], NAME))
         assert run, "the claimed job could not be started"
         return run
 
-    def _claim(self) -> Claimed | None:
-        claimed, _ = self.do(self.store.claim(NAME, sorted(load_kinds()), 1, LEASE_S))
-        return claimed[0] if claimed else None
+    def _claim(self) -> list[Claimed]:
+        claimed, _ = self.do(self.store.claim(NAME, KINDS, 1, LEASE_S))
+        return claimed
 
     def write(self, run: Run, *pieces: str, step: str = "answer") -> None:
         """Stream pieces of text."""
@@ -117,7 +118,7 @@ class Hand:
             status=200,
             input_tokens=120,
             output_tokens=30,
-            value="bought",
+            value=REPLY,
             progress=progress,
         )
         self.do(self.store.settle(run, paid))

@@ -1,22 +1,340 @@
-"""The page, sentence by sentence: what a person sees and does."""
+"""The page, sentence by sentence: what a person sees of a job, and what they do with it."""
 
 from __future__ import annotations
 
-from playwright.sync_api import Page, expect
+import json
+import re
+from collections.abc import Callable
 
+from playwright.sync_api import BrowserContext, Locator, Page, expect
+
+from tasks.store.records import Progress
 from tests.browser.hand import Hand
+
+BOUGHT = "2 calls bought · 1 under way · 240 tokens in, 60 out"
+
+
+def card(page: Page) -> Locator:
+    """The newest job."""
+    return page.locator("[data-job-id]").first
+
+
+def status(page: Page, word: str) -> None:
+    """The newest job has this status, in its attribute and in words."""
+    expect(card(page)).to_have_attribute("data-status", word)
+    expect(card(page).locator(".status")).to_have_text(word)
+
+
+def text(page: Page) -> Locator:
+    """The text of the newest job."""
+    return card(page).locator("[data-part=text]")
+
+
+def bar(page: Page) -> Locator:
+    """The bar of the newest job."""
+    return card(page).get_by_role("progressbar")
 
 
 def test_a_prompt_becomes_a_job_whose_text_is_seen_as_it_comes(page: Page, hand: Hand) -> None:
     page.fill("textarea[name=input]", "Tell me about queues")
     page.click("button[type=submit]")
-    card = page.locator("[data-job-id]")
-    expect(card).to_have_attribute("data-status", "queued")
+    status(page, "queued")
+    expect(card(page).get_by_role("heading")).to_have_text("Tell me about queues")
+    expect(page.locator("textarea[name=input]")).to_have_value("")
     run = hand.start()
-    expect(card).to_have_attribute("data-status", "running")
-    expect(card.locator("[data-part=attempts]")).to_have_text("attempt 1 of 3")
+    status(page, "running")
+    expect(card(page).locator("[data-part=attempts]")).to_have_text("attempt 1 of 3")
     hand.write(run, "The first", " and the second")
-    expect(card.locator("[data-part=text]")).to_have_text("The first and the second")
+    expect(text(page)).to_have_text("The first and the second")
     hand.finish(run, "The first and the second part.")
-    expect(card).to_have_attribute("data-status", "done")
-    expect(card.locator("[data-part=text]")).to_have_text("The first and the second part.")
+    status(page, "done")
+    expect(text(page)).to_have_text("The first and the second part.")
+    expect(card(page).locator(".timeline li")).to_have_text(
+        [re.compile(rf"{word} \d+:\d+:\d+") for word in ("queued", "running", "done")]
+    )
+
+
+def test_a_waiting_job_tells_its_place_and_no_bar_moves(page: Page, hand: Hand) -> None:
+    hand.submit("first")
+    hand.submit("second")
+    expect(card(page).locator(".ahead")).to_have_text("number 2 in the queue")
+    expect(card(page).locator(".moving")).to_have_count(0)
+    run = hand.start()
+    expect(card(page).locator(".ahead")).to_have_text("number 1 in the queue", timeout=8000)
+    hand.finish(run, "done")
+
+
+def test_the_bar_says_only_what_is_known_and_never_goes_back(page: Page, hand: Hand) -> None:
+    hand.submit("report", kind="summarize")
+    run = hand.start()
+    status(page, "running")
+    assert bar(page).get_attribute("aria-valuenow") is None
+    assert bar(page).get_attribute("aria-valuemax") is None
+    hand.progress(run, 7, 40, "page 7 of 40")
+    expect(bar(page)).to_have_attribute("aria-valuenow", "7")
+    expect(bar(page)).to_have_attribute("aria-valuemax", "40")
+    expect(card(page).locator(".doing")).to_have_text("page 7 of 40")
+    hand.retry(run, 0)
+    again = hand.start()
+    expect(card(page).locator("[data-part=attempts]")).to_have_text("attempt 2 of 3")
+    hand.reuse(again, 2, 40, reused=2)
+    expect(card(page).locator(".ledger summary")).to_contain_text("2 reused")
+    assert bar(page).get_attribute("aria-valuenow") == "7"
+
+
+def test_a_document_is_a_strip_of_cells_that_fill(page: Page, hand: Hand) -> None:
+    hand.submit("report", kind="summarize")
+    run = hand.start()
+    hand.reuse(run, 2, 40, reused=2)
+    hand.buy(run, "page 3", Progress(3, 40, "page 3 of 40"))
+    hand.begin(run, "page 4")
+    cells = card(page).locator(".cells i")
+    expect(cells).to_have_count(40)
+    for kind, count in (("reused", 2), ("done", 1), ("open", 1), ("failed", 0)):
+        expect(card(page).locator(f".cells .{kind}")).to_have_count(count)
+    hand.fail(run)
+    expect(card(page).locator(".cells .failed")).to_have_count(1)
+
+
+def test_what_was_bought_is_summed_and_listed(page: Page, hand: Hand) -> None:
+    hand.submit("report", kind="summarize")
+    run = hand.start()
+    hand.buy(run, "page 1")
+    hand.buy(run, "page 2")
+    hand.begin(run, "page 3")
+    expect(card(page).locator(".ledger summary")).to_have_text(BOUGHT, timeout=8000)
+    card(page).locator(".ledger summary").click()
+    rows = card(page).locator(".lines tbody tr")
+    expect(rows).to_have_count(3)
+    expect(rows.first).to_contain_text("bought")
+    expect(rows.last).to_contain_text("under way")
+
+
+def test_a_new_attempt_voids_the_text_of_the_last(page: Page, hand: Hand) -> None:
+    hand.submit("greek")
+    run = hand.start()
+    hand.write(run, "Alpha ", "beta ")
+    expect(text(page)).to_have_text("Alpha beta")
+    hand.retry(run, 0.3)
+    status(page, "retrying")
+    expect(card(page).locator(".error")).to_contain_text("Attempt 1 failed: the model failed")
+    again = hand.start()
+    hand.write(again, "Alpha beta gamma")
+    expect(text(page)).to_have_text("Alpha beta gamma")
+    hand.finish(again, "Alpha beta gamma")
+    status(page, "done")
+    expect(text(page)).to_have_text("Alpha beta gamma")
+
+
+def test_a_retry_to_come_is_counted_down(page: Page, hand: Hand) -> None:
+    hand.submit("later")
+    hand.retry(hand.start(), 30)
+    expect(card(page).locator(".ahead")).to_contain_text("again in 2")
+
+
+def test_a_failed_job_says_why_what_to_do_and_what_a_retry_costs(page: Page, hand: Hand) -> None:
+    hand.submit("report", kind="summarize", text="one\ftwo")
+    run = hand.start()
+    hand.buy(run, "page 1", Progress(1, 2, "page 1 of 2"))
+    hand.fail(run, "the context is too long")
+    status(page, "failed")
+    error = card(page).locator(".error")
+    expect(error).to_contain_text("This cannot work as it was sent.")
+    expect(error).to_contain_text("the context is too long (status 400)")
+    expect(card(page).locator(".price")).to_have_text(
+        "A retry keeps 1 finished step and buys at most 2 calls."
+    )
+    page.click("nav a[href='#dead']")
+    expect(page.locator("[data-job-id]")).to_have_count(1)
+    card(page).locator("[data-action=retry]").click()
+    expect(page.locator("[data-job-id]")).to_have_count(0)
+    expect(page.locator(".empty")).to_have_text("No failed job waits for a decision.")
+    page.click("nav a[href='#jobs']")
+    status(page, "queued")
+
+
+def test_a_job_is_cancelled_and_discarded(page: Page, hand: Hand) -> None:
+    hand.submit("unwanted")
+    card(page).locator("[data-action=cancel]").click()
+    status(page, "cancelled")
+    expect(card(page).locator("[data-action=cancel]")).to_be_hidden()
+    card(page).locator("[data-action=discard]").click()
+    expect(page.locator("[data-job-id]")).to_have_count(0)
+    expect(page.locator("#said")).to_have_text("Discarded.")
+    page.reload()
+    expect(page.locator(".empty")).to_be_visible()
+    expect(page.locator("[data-job-id]")).to_have_count(0)
+
+
+def test_a_result_is_copied_downloaded_and_shared(
+    browse: Callable[..., BrowserContext], hand: Hand
+) -> None:
+    context = browse(permissions=["clipboard-read", "clipboard-write"])
+    page = context.new_page()
+    page.goto("/")
+    hand.submit("Two lines")
+    hand.finish(hand.start(), "one\ntwo", finish_reason="length")
+    card(page).locator("[data-action=copy]").click()
+    expect(page.locator("#said")).to_have_text("Copied.")
+    assert page.evaluate("navigator.clipboard.readText()") == "one\ntwo"
+    with page.expect_download() as download:
+        card(page).locator("[data-action=download]").click()
+    assert download.value.suggested_filename == "Two lines.md"
+    assert download.value.path().read_text() == "# Two lines\n\none\ntwo\n"
+    expect(card(page).locator(".source")).to_have_text("The answer was cut off at its length limit.")
+    card(page).locator("[data-action=share]").click()
+    link = card(page).locator(".shared input")
+    expect(link).to_have_value(re.compile("job=.*share="))
+    guest = browse().new_page()
+    guest.goto(link.input_value())
+    expect(text(guest)).to_have_text("one\ntwo")
+    expect(guest.locator("#new-job")).to_be_hidden()
+    expect(guest.locator("[data-action=discard]")).to_be_hidden()
+
+
+def test_a_shared_job_is_followed_to_its_end(
+    page: Page, browse: Callable[..., BrowserContext], hand: Hand
+) -> None:
+    hand.submit("Watch me")
+    card(page).locator("[data-action=share]").click()
+    link = card(page).locator(".shared input")
+    expect(link).to_have_value(re.compile("share="))
+    guest = browse().new_page()
+    guest.goto(link.input_value())
+    run = hand.start()
+    hand.write(run, "so far")
+    expect(text(guest)).to_have_text("so far")
+    hand.finish(run, "so far, so good")
+    status(guest, "done")
+    expect(text(guest)).to_have_text("so far, so good")
+    expect(guest.locator("body")).to_have_attribute("data-connection", "closed")
+    guest.goto(link.input_value() + "x")
+    expect(guest.locator("[data-notice=page]")).to_contain_text("This job is not there")
+
+
+def test_the_lab_and_a_sample_are_told_apart_from_a_model(page: Page, hand: Hand) -> None:
+    hand.submit("lab")
+    hand.finish(hand.start(), "X", source="lab")
+    expect(card(page).locator(".source")).to_contain_text("no AI was asked")
+    hand.submit("sample")
+    hand.finish(hand.start(), "X", source="sample")
+    expect(card(page).locator(".source")).to_contain_text("A recorded sample")
+
+
+def test_an_agents_steps_tick_off_and_stay_readable(page: Page, hand: Hand) -> None:
+    hand.submit("plan", kind="agent")
+    run = hand.start()
+    hand.write(run, "look, then tell", step="plan")
+    hand.write(run, "found it", step="look")
+    steps = card(page).locator(".steps li")
+    expect(steps).to_have_count(2)
+    expect(steps.first).to_have_attribute("data-done", "true")
+    expect(steps.last).to_have_attribute("data-done", "false")
+    hand.finish(run, "told", steps=[{"title": "look", "text": "found"}, {"title": "tell"}])
+    expect(card(page).locator(".steps [data-done=true]")).to_have_count(2)
+    steps.first.locator("summary").click()
+    expect(steps.first.locator(".text")).to_have_text("found")
+
+
+def test_a_kind_of_ones_own_has_a_form_by_its_schema(page: Page, hand: Hand) -> None:
+    page.select_option("select[name=kind]", "review")
+    expect(page.locator("#about")).to_have_text("Review a text.")
+    page.fill("textarea[name=input]", "My novel")
+    page.click("button[type=submit]")
+    expect(page.locator("#fault")).to_have_text("tone: this is needed.")
+    page.get_by_label("Tone").select_option("strict")
+    page.locator(".more summary").click()
+    page.get_by_label("Stars").fill("9")
+    page.get_by_label("Public").check()
+    page.get_by_label("Points").fill("plot\n\nstyle")
+    page.get_by_label("Extra").fill("{nonsense")
+    page.click("button[type=submit]")
+    expect(page.locator("#fault")).to_have_text("extra: this is not JSON.")
+    page.get_by_label("Extra").fill('{"a": [1]}')
+    page.click("button[type=submit]")
+    expect(page.locator("#fault")).to_contain_text("/input/stars")
+    page.get_by_label("Stars").fill("5")
+    page.click("button[type=submit]")
+    status(page, "queued")
+    assert hand.start().input == {
+        "text": "My novel",
+        "tone": "strict",
+        "stars": 5,
+        "public": True,
+        "points": ["plot", "style"],
+        "extra": {"a": [1]},
+    }
+
+
+def test_a_document_is_chosen_or_pasted(page: Page, hand: Hand) -> None:
+    documents = [
+        {"name": f"{name}.md", "mimeType": "text/markdown", "buffer": f"about {name}".encode()}
+        for name in ("one", "two")
+    ]
+    page.set_input_files("input[type=file][name=file]", documents)
+    expect(page.locator("#files")).to_have_text("one.md, two.md")
+    expect(page.locator("select[name=kind]")).to_have_value("summarize")
+    page.click("button[type=submit]")
+    expect(page.get_by_role("heading", name="one.md")).to_be_visible()
+    expect(page.get_by_role("heading", name="two.md")).to_be_visible()
+    assert {hand.start().input["text"] for _ in documents} == {"about one", "about two"}
+    page.evaluate(
+        """() => {
+            const clipboardData = new DataTransfer();
+            clipboardData.items.add(new File(['about three'], 'three.txt', { type: 'text/plain' }));
+            document.body.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true }));
+        }"""
+    )
+    expect(page.locator("#files")).to_have_text("three.txt")
+
+
+def test_an_empty_form_and_a_refusal_are_told(page: Page, hand: Hand) -> None:
+    page.click("button[type=submit]")
+    expect(page.locator("#fault")).to_have_text("Write something, or choose a document.")
+    page.set_input_files(
+        "input[name=file]", {"name": "x.bin", "mimeType": "text/plain", "buffer": b"\0\1"}
+    )
+    page.click("button[type=submit]")
+    expect(page.locator("#fault")).to_contain_text("neither a PDF nor text")
+
+
+def test_the_overview_shows_workers_and_queue(page: Page, hand: Hand) -> None:
+    hand.submit("waiting")
+    page.click("nav a[href='#overview']")
+    figures = page.locator(".figures div")
+    expect(figures.filter(has_text="Workers alive").locator("dd")).to_have_text("1")
+    expect(figures.filter(has_text="Waiting").locator("dd")).to_have_text("1")
+
+
+def test_a_waiting_job_says_that_nobody_works(page: Page, hand: Hand) -> None:
+    hand.do(hand.store.leave("hand"))
+    hand.submit("waiting")
+    expect(page.locator("[data-notice=worker]")).to_contain_text("No worker is alive", timeout=8000)
+    hand.alive()
+    expect(page.locator("[data-notice=worker]")).to_be_hidden(timeout=8000)
+
+
+def test_the_text_of_another_running_job_is_shown_on_demand(page: Page, hand: Hand) -> None:
+    hand.submit("one")
+    one = hand.start()
+    hand.write(one, "text of one")
+    expect(text(page)).to_have_text("text of one")
+    hand.submit("two")
+    two = hand.start()
+    hand.write(two, "text of two")
+    expect(text(page)).to_be_hidden()
+    card(page).locator("[data-action=watch]").click()
+    expect(text(page)).to_have_text("text of two")
+    expect(page.locator("[data-part=text]").last).to_be_hidden()
+
+
+def test_json_survives_the_form_untouched(page: Page, hand: Hand) -> None:
+    odd = "one\u2028two\u0085three 𝄞 " + json.dumps({"a": "\\u0000"})
+    page.fill("textarea[name=input]", odd)
+    page.keyboard.press("Control+Enter")
+    status(page, "queued")
+    run = hand.start()
+    assert run.input == odd
+    hand.finish(run, odd)
+    expect(card(page)).to_have_attribute("data-status", "done")
+    assert text(page).evaluate("(node) => node.textContent") == odd
