@@ -25,6 +25,10 @@ check: $(VENV)/dev.stamp
 	@$(BIN)/mypy
 	@$(BIN)/python -m pytest -q tests/house
 
+# The README's table of rooms, from what the rooms say of themselves.
+rooms: $(VENV)/dev.stamp
+	@$(BIN)/python -m tests.house
+
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
