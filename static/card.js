@@ -102,19 +102,20 @@ export class Card {
 		});
 	}
 
-	// An agent's steps are those of its result, until then those whose text has begun to arrive.
+	// An agent's steps are those of its result, until then of its plan, else those whose text has begun to arrive.
 	#text({ job, text }) {
 		const ended = FINAL.has(job.status);
 		const place = this.find('[data-part=text]');
 		const streamed = [...text].map(([title, text]) => ({ title, text }));
 		grow(place, (ended ? job.result?.text : streamed.at(-1)?.text) ?? '');
 		place.hidden = !place.textContent;
-		const steps = [job.result?.steps ?? (streamed.length > 1 ? streamed : [])].flat();
+		const plan = job.progress.plan?.map(({ step, title, done }) => ({ title, done, text: text.get(step) }));
+		const steps = [job.result?.steps ?? plan ?? (streamed.length > 1 ? streamed : [])].flat();
 		const list = this.find('.steps');
 		while (list.childElementCount > steps.length) list.lastElementChild.remove();
 		steps.forEach((step, at) => {
 			const item = list.children[at] ?? list.appendChild(copyOf('#step'));
-			item.dataset.done = ended || at < steps.length - 1;
+			item.dataset.done = step.done ?? (ended || at < steps.length - 1);
 			write(one('summary', item), String(step.title ?? step.name ?? step.step ?? at + 1));
 			write(one('.text', item), String(step.text ?? step.answer ?? ''));
 		});

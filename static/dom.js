@@ -18,10 +18,3 @@ export function reveal(element, text) {
 	write(element, text);
 	element.hidden = !text;
 }
-
-export function table(heads, rows) {
-	const grid = make('table');
-	grid.createTHead().insertRow().append(...heads.map((text) => Object.assign(make('th', text), { scope: 'col' })));
-	for (const row of rows) grid.insertRow().append(...row.map((text) => make('td', text)));
-	return grid;
-}

@@ -1,7 +1,7 @@
 /** The lines of a job's ledger as a table: each call and how it ended. */
 
 import { ask } from './api.js';
-import { table } from './dom.js';
+import { table } from './table.js';
 import { shown, time, word, wordOr } from './words.js';
 
 const COLUMNS = ['step', 'attempt', 'model', 'outcome', 'input_tokens', 'output_tokens', 'started'];

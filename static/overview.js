@@ -1,6 +1,7 @@
 /** The whole at a glance: workers, queue, lanes, as GET /stats tells them. */
 
-import { make, one, table } from './dom.js';
+import { make, one } from './dom.js';
+import { table } from './table.js';
 import { duration, shown, wordOr } from './words.js';
 
 /** Draw the figures of `stats`; lists and groups among them become tables. */

@@ -93,9 +93,16 @@ class Hand:
             self._calls += 1
             self.do(self.store.tell_delta(run, self._calls, step, piece))
 
-    def progress(self, run: Run, done: int, total: int | None, note: str = "") -> None:
+    def progress(
+        self,
+        run: Run,
+        done: int,
+        total: int | None,
+        note: str = "",
+        plan: list[dict[str, Any]] | None = None,
+    ) -> None:
         """Tell how far the job is."""
-        self.do(self.store.tell_progress(run, Progress(done, total, note)))
+        self.do(self.store.tell_progress(run, Progress(done, total, note, plan)))
 
     def reuse(self, run: Run, done: int, total: int, reused: int) -> None:
         """Tell how far the job is, with steps that were taken from the store."""

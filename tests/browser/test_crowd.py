@@ -10,7 +10,7 @@ from tasks.store import NewJob
 from tests.browser.hand import Hand
 
 CROWD = 1000
-A_FRAME_MS = 250
+A_FRAME_MS = 500
 """As long as the page may hold the browser at a time, on a busy machine with two cores."""
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from typing import Any
 
 from playwright.sync_api import BrowserContext, Locator, Page, expect
 
@@ -234,6 +235,26 @@ def test_an_agents_steps_tick_off_and_stay_readable(page: Page, hand: Hand) -> N
     expect(card(page).locator(".steps [data-done=true]")).to_have_count(2)
     steps.first.locator("summary").click()
     expect(steps.first.locator(".text")).to_have_text("found")
+
+
+def test_an_agents_plan_is_seen_whole_and_ticked_off(page: Page, hand: Hand) -> None:
+    def planned(*done: bool) -> list[dict[str, Any]]:
+        return [
+            {"step": f"step {number}", "title": f"task {number}", "done": told}
+            for number, told in enumerate(done, 1)
+        ]
+
+    hand.submit("plan", kind="agent")
+    run = hand.start()
+    hand.progress(run, 0, 3, plan=planned(False, False, False))
+    hand.write(run, "found it", step="step 2")
+    steps = card(page).locator(".steps li")
+    expect(steps.locator("summary")).to_have_text(["task 1", "task 2", "task 3"])
+    expect(steps.nth(1).locator(".text")).to_have_text("found it")
+    hand.progress(run, 1, 3, plan=planned(False, True, False))
+    expect(card(page).locator(".steps [data-done=true] summary")).to_have_text(["task 2"])
+    hand.fail(run)
+    expect(card(page).locator(".steps [data-done=true] summary")).to_have_text(["task 2"])
 
 
 def test_a_kind_of_ones_own_has_a_form_by_its_schema(page: Page, hand: Hand) -> None:
