@@ -105,8 +105,7 @@ class ModelClient:
     async def default_model(self) -> str:
         """AI_MODEL, else the first model that the endpoint lists: asked once, by all together.
 
-        Raises PermanentError, which names AI_MODEL, where it lists none, TransientError where it
-        cannot say at present.
+        Raises PermanentError where it lists none, TransientError where it cannot say just now.
         """
         if self._settings.ai_model:
             return self._settings.ai_model
