@@ -1,0 +1,1 @@
+"""The queues that slowcall is measured beside, each a module with `submit` and `work`."""

@@ -1,0 +1,50 @@
+"""What every peer's job does: wait as long as it is told, and be counted in the same way."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import time
+
+import redis
+
+URL = os.environ["BENCH_REDIS"]
+TOTAL = int(os.environ["BENCH_JOBS"])
+DONE = "bench:done"
+
+
+class Meter:
+    """Counts the jobs of this process; after the last one it writes what they took to Redis."""
+
+    def __init__(self) -> None:
+        self._seen = 0
+        self._began_s = 0.0
+        self._began_cpu_s = 0.0
+        self._waits_ms: list[float] = []
+
+    def begin(self, sent_s: float) -> None:
+        """A job begins that was sent at `sent_s` (epoch)."""
+        if not self._waits_ms:
+            self._began_s, self._began_cpu_s = time.time(), _cpu_s()
+        self._waits_ms.append(1000 * (time.time() - sent_s))
+
+    def end(self) -> None:
+        """A job ends."""
+        self._seen += 1
+        if self._seen == TOTAL:
+            figures = {
+                "wall_s": time.time() - self._began_s,
+                "cpu_s": _cpu_s() - self._began_cpu_s,
+                "waits_ms": sorted(self._waits_ms),
+            }
+            with redis.Redis.from_url(URL) as client:
+                client.set(DONE, json.dumps(figures))
+
+
+def _cpu_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+METER = Meter()

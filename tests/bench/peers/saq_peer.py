@@ -1,0 +1,43 @@
+"""saq, on its Redis queue."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+
+from saq import Queue, Worker
+
+from tests.bench.peers.meter import METER, TOTAL, URL
+
+
+async def job(ctx: object, *, sleep_s: float, sent_s: float) -> str:
+    """The measured job."""
+    METER.begin(sent_s)
+    if sleep_s:
+        await asyncio.sleep(sleep_s)
+    METER.end()
+    return "x"
+
+
+async def submit(sleep_s: float, pause_s: float) -> None:
+    """Enqueue all jobs."""
+    queue = Queue.from_url(URL)
+    await queue.connect()
+    for _ in range(TOTAL):
+        await queue.enqueue("job", sleep_s=sleep_s, sent_s=time.time(), timeout=600)
+        if pause_s:
+            await asyncio.sleep(pause_s)
+    await queue.disconnect()
+
+
+async def work(at_once: int) -> None:
+    """Run a worker until it is ended."""
+    worker = Worker(Queue.from_url(URL), functions=[job], concurrency=at_once)
+    await worker.queue.connect()
+    await worker.start()
+
+
+if __name__ == "__main__":
+    verb, *numbers = sys.argv[1:]
+    asyncio.run(submit(*map(float, numbers)) if verb == "submit" else work(int(numbers[0])))
