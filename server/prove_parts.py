@@ -130,13 +130,11 @@ class Part(Child):
         words: list[str],
         *,
         house: House,
-        environment: Mapping[str, str],
         door: socket.socket | None = None,
     ) -> None:
         super().__init__(name, house.folder / f"{name}.log")
         self.door = door
         self._house = house
-        self._environment = environment
         self._words = [*words, "--part", name]
         self._words += ["--listen-fd", str(door.fileno())] if door else []
 
@@ -154,7 +152,7 @@ class Part(Child):
                 stdin=self._house.lifeline,
                 stdout=log,
                 stderr=log,
-                env={**self._house.environment, **self._environment},
+                env=self._house.environment,
                 pass_fds=[self.door.fileno()] if self.door else [],
                 start_new_session=True,
             )
@@ -209,24 +207,22 @@ class House:
         self.environment["AI_URL"] = self.lab.url
         return self.lab
 
-    def add(self, *, workers: int = 0, servers: int = 0, **environment: str) -> None:
-        """More workers and servers, started side by side, all ready in the end. `environment` is
-        for these alone."""
-        begun = [self._worker(environment) for _ in range(workers)]
+    def add(self, *, workers: int = 0, servers: int = 0) -> None:
+        """More workers and servers, started side by side, all ready in the end."""
+        begun = [self._worker() for _ in range(workers)]
         serving = [self._server() for _ in range(servers)]
         for worker in begun:
             worker.await_word("worker ready")
         for server in serving:
             server.await_ready()
 
-    def add_worker(self, **environment: str) -> Part:
+    def add_worker(self) -> Part:
         """One more worker, ready."""
-        self.add(workers=1, **environment)
+        self.add(workers=1)
         return self.workers[-1]
 
-    def _worker(self, environment: Mapping[str, str]) -> Part:
-        name = f"worker-{len(self.workers) + 1}"
-        worker = Part(name, ["worker"], house=self, environment=environment)
+    def _worker(self) -> Part:
+        worker = Part(f"worker-{len(self.workers) + 1}", ["worker"], house=self)
         self.workers.append(worker)
         worker.start()
         return worker
@@ -238,7 +234,7 @@ class House:
 
     def _serving(self, name: str, words: list[str]) -> Part:
         door = self._stack.enter_context(listen("127.0.0.1", 0))
-        part = Part(name, words, house=self, environment={}, door=door)
+        part = Part(name, words, house=self, door=door)
         part.start()
         return part
 

@@ -31,10 +31,9 @@ def test_a_server_killed_during_posts(build: Build) -> None:
         thread.start()
     wait_until(posted.is_set, "the first job is taken")
     server.kill()
+    server.start()
     for thread in threads:
         thread.join()
-    server.start()
-    server.await_ready()
 
     again = [_post(customer, number) for number in range(POSTS)]
     assert all(response.status_code in {200, 202} for response in again)
@@ -79,9 +78,9 @@ def test_nobody_waits_behind_all_jobs_of_another(build: Build) -> None:
     house = build(SLOWCALL_CONCURRENCY="1", SLOWCALL_LAB_DELAY_S="0.02")
     house.add_lab()
     customer = house.open()
-    first = [customer.post(f"a {number}", user_id="a") for number in range(60)]
+    first = [customer.post(f"a {number}", user_id="a") for number in range(30)]
     job_id = customer.post("b", user_id="b")
     customer.await_end(job_id)
     waiting = customer.http.get("/jobs?user_id=a&status=queued&limit=100").json()["jobs"]
-    assert len(waiting) > 20
+    assert len(waiting) > 10
     assert customer.await_end(first[-1])["status"] == "done"

@@ -59,7 +59,7 @@ def test_the_store_is_away(build: Build, manner: str, away_s: float) -> None:
 
 def test_a_worker_leaves_its_answers_to_the_next_start(build: Build, model: Model) -> None:
     """It must stop while the store is away: what it bought lies in the spool."""
-    house = build(AI_URL=model.url, SLOWCALL_DRAIN_S="4")
+    house = build(AI_URL=model.url, SLOWCALL_DRAIN_S="1.5")
     customer = house.open()
     worker = house.workers[0]
     model.teach("slow", HS(Pause(0.5), C("Bought."), FIN(), DONE))

@@ -175,7 +175,7 @@ def test_a_blocked_worker_is_fenced(build: Build) -> None:
     customer = house.open(workers=2)
     job_id = customer.post({"seconds": 2.5 * LEASE_S}, kind="blocking")
     assert customer.await_end(job_id)["result"]["text"] == "run 2"
-    wait_until(lambda: any("another has it" in part.said for part in house.workers), "it wakes")
+    wait_until(lambda: any("left to another" in part.said for part in house.workers), "it wakes")
     log = customer.log(job_id)
     assert [event.name for event in log] == ["queued", "running", "retrying", "running", "done"]
     assert all(worker.alive for worker in house.workers)
