@@ -37,6 +37,7 @@ from tasks.errors import (
 from tasks.kinds import Kind, UploadedFile
 from tasks.logs import log_job
 from tasks.store import JobView, NewJob
+from tasks.store.fragments import iso
 from tasks.telemetry import submit_span
 
 POLL_S: Final = 2
@@ -252,9 +253,3 @@ async def share(request: Request) -> Response:
 def json_response(value: Any, status: int = 200) -> Response:
     """A value as JSON."""
     return Response(orjson.dumps(value), status, media_type="application/json")
-
-
-def iso(seconds: float) -> str:
-    """A Unix time as the contract writes times."""
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -17,9 +17,10 @@ from server.bodies import read_json
 from server.gate import COOKIE
 from server.parts import Parts, parts_of
 from server.problems import problem
-from server.routes import iso, json_response
+from server.routes import json_response
 from tasks.errors import Unauthorized
 from tasks.metrics import store_metrics
+from tasks.store.fragments import iso
 
 STATIC: Final = Path(__file__).parent.parent / "static"
 NO_WORKER: Final = "No worker is alive: start one with `slowcall worker`. Jobs wait meanwhile."

@@ -11,7 +11,6 @@ import random
 import socket
 import time
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -24,6 +23,7 @@ from tasks.errors import StoreUnavailable
 from tasks.retry import asked_wait_s
 from tasks.settings import Settings, key_of_webhook
 from tasks.store import Letter, Store
+from tasks.store.fragments import iso
 
 log = logging.getLogger("slowcall.webhooks")
 
@@ -110,7 +110,7 @@ class Webhooks:
         over = delivered or status == _GONE or tries > len(WAITS_S)
         wait_s = None if over else max(_wait_s(tries), min(asked_s or 0, WAITS_S[-1]))
         state = "delivered" if delivered else "failed" if over else "pending"
-        next_at = None if wait_s is None else _iso(time.time() + wait_s)
+        next_at = None if wait_s is None else iso(time.time() + wait_s)
         told = {"state": state, "attempts": tries, "status": status, "next_at": next_at}
         there = await self._store.tell_callback(letter, told)
         again = Letter(letter.id, {**letter.payload, "tries": tries})
@@ -151,8 +151,3 @@ class Webhooks:
 
 def _wait_s(tries: int) -> float:
     return WAITS_S[tries - 1] * (1 + _JITTER * random.random())
-
-
-def _iso(seconds: float) -> str:
-    moment = datetime.fromtimestamp(seconds, UTC)
-    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -346,6 +346,23 @@ async def test_calls_at_once_over_two_workers(settings: Settings, lab: LabModel)
         assert {(await job(store, job_id))["attempts"] for job_id in jobs} == {1}
 
 
+async def test_stats_show_the_lanes(settings: Settings, clock: Clock) -> None:
+    async with store_at(limited(settings, 1, free=0), clock) as store:
+        floor = Floor(store, clock)
+        await floor.submit("ann")
+        await floor.submit("bob")
+        holder, waiter = await floor.due()
+        await floor.call(holder)
+        await floor.wait_in_line(waiter)
+        paused = await floor.call(holder, "free")
+        end = Settlement(paused, "answer", "h", "rejected", 429, closed_s=60)
+        await store.settle(holder, end)
+        lanes = {lane.pop("model"): lane for lane in (await store.stats())["lanes"]}
+        assert lanes[MODEL] == {"open": 1, "limit": 1, "in_line": 1, "opens_at": None}
+        assert lanes["free"].pop("opens_at") > (await job(store, holder.job_id))["started_at"]
+        assert lanes["free"] == {"open": 0, "limit": 0, "in_line": 0}
+
+
 async def test_a_map_with_few_places_goes_on_with_few(settings: Settings, lab: LabModel) -> None:
     lab.misbehave({"delay_s": 0.03})
     async with store_at(settings) as store, crew(limited(settings, 2), lab.url):

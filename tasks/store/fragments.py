@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from datetime import UTC, datetime
 from typing import Any
 
 import orjson
@@ -19,6 +20,12 @@ def dumps(value: Any) -> bytes:
 def loads(fragment: bytes) -> Any:
     """The value of a fragment."""
     return orjson.loads(fragment)
+
+
+def iso(seconds: float) -> str:
+    """A Unix time as the contract writes times."""
+    moment = datetime.fromtimestamp(seconds, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def quoted(status: Status) -> str:

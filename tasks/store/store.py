@@ -10,7 +10,7 @@ from tasks.lifecycle import Status
 from tasks.settings import Settings
 from tasks.store.client_verbs import ClientVerbs
 from tasks.store.connect import connect_redis
-from tasks.store.fragments import loads, quoted
+from tasks.store.fragments import iso, loads, quoted
 from tasks.store.outbox import Outbox
 from tasks.store.scripts import Scripts, lua_config
 from tasks.store.worker_verbs import WorkerVerbs
@@ -62,7 +62,7 @@ class Store(ClientVerbs, WorkerVerbs, Outbox):
         return {tuple(field.decode().split("\n")): int(n) for field, n in counted.items()}
 
     async def stats(self) -> dict[str, Any]:
-        """How much waits and for how long (seconds), how much runs, who works."""
+        """How much waits and for how long (seconds), how much runs, who works, the lanes."""
 
         async def counts() -> Any:
             async with self.redis.pipeline(transaction=True) as pipe:
@@ -81,4 +81,19 @@ class Store(ClientVerbs, WorkerVerbs, Outbox):
             "oldest_wait_s": round(max(0.0, wait_s), 3),
             "live_workers": len(workers),
             "workers": workers,
+            "lanes": await self.lanes(),
         }
+
+    async def lanes(self) -> list[dict[str, Any]]:
+        """For each model that was called lately: calls open and at once (0: any number), jobs in
+        line, and when it opens again, where the model asked for a pause."""
+        return [
+            {
+                "model": model.decode(),
+                "open": open,
+                "limit": limit,
+                "in_line": in_line,
+                "opens_at": iso(float(opens) / 1000) if opens else None,
+            }
+            for model, open, limit, in_line, opens in await self.scripts.call("look_at_lanes")
+        ]
