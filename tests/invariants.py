@@ -350,7 +350,7 @@ def lanes(books: Books) -> Iterator[str]:
     for kind, busy in books.all("busy").items():
         for entry, _ in busy:
             job = books.jobs.get(entry.partition(":")[0], {})
-            if "claim" not in job or entry != entry_of(job):
+            if not job.keys() & {"claim", "worker"} or entry != entry_of(job):
                 yield f"{entry} keeps {kind} busy"
 
 

@@ -49,7 +49,7 @@ local function take(kind, entry, nth)
     return
   end
   redis.call('ZADD', queue, now + lease, entry)
-  if job.worker == A.worker then return end -- it runs here: this was a late renewal
+  -- Also a job that runs here by its record: its renewal is late, or its run broke unrecorded.
   redis.call('HSET', job.key, 'claim', A.worker)
   redis.call('ZADD', K('busy', kind), now + lease, entry)
   rooms[kind] = rooms[kind] - 1

@@ -1,5 +1,5 @@
 -- Begin a run of a claimed job: its first, its next, or the take-over of one whose worker died.
--- A repeat by nature: the same worker finds its own run.
+-- A repeat by nature: a claim serves one start, after which the same worker finds its own run.
 -- A: job, life, worker, start_from, lost_from (sets of statuses), running, retrying, failed (targets),
 --    lost (the reason), overdue_error, unknown_error, lost_error (see `fail`)
 -- returns: word, then run, attempts, max attempts, user, kind, ms to the deadline ('' none), created,
@@ -17,6 +17,7 @@ local function run()
   redis.call('HINCRBY', job.key, 'attempts', 1)
   redis.call('HINCRBY', job.key, 'run', 1)
   redis.call('HSET', job.key, 'worker', A.worker, 'begun', now, 'retry_at', 'null', 'error', 'null')
+  redis.call('HDEL', job.key, 'claim')
   if job.deferred then
     redis.call('HINCRBY', job.key, 'waited', math.floor(now - job.deferred))
     redis.call('HDEL', job.key, 'deferred')
@@ -34,7 +35,7 @@ local function run()
 end
 
 if not job or job.life ~= A.life then return {'none'} end
-if job.worker == A.worker then return begun() end
+if job.worker == A.worker and not job.claim then return begun() end
 -- Whoever claimed last may start: a sleeper between its claim and its start comes too late.
 if job.claim ~= A.worker then return {'none'} end
 if among(A.start_from, job.status) then
