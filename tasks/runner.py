@@ -114,7 +114,9 @@ class Runner:
         try:
             return await self._call_kind(context)
         except asyncio.CancelledError:
-            raise
+            if _cancelled_from_outside():
+                raise
+            return PermanentError("The kind raised CancelledError.")
         except ExceptionGroup as group:
             stopped = group.subgroup(Stopped)
             return group if stopped is None else _leaf(stopped)
@@ -139,6 +141,14 @@ class Runner:
         return _checked(result)
 
     async def _record(self, context: Context, end: Result | Exception) -> None:
+        try:
+            await self._record_end(context, end)
+        except (TypeError, ValueError) as error:
+            log.error("job %s: its end cannot be written", context.run.job_id, exc_info=error)
+            end = PermanentError(f"What the kind raised cannot be written: {type(error).__name__}.")
+            await self._record_failure(context, end)
+
+    async def _record_end(self, context: Context, end: Result | Exception) -> None:
         run = context.run
         match end:
             case dict():
@@ -204,6 +214,12 @@ class Runner:
             return None
         await context.tell_text("sample", text)
         return {"text": text, "source": "sample"}
+
+
+def _cancelled_from_outside() -> bool:
+    """Whether somebody cancelled the task that runs now."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _leaf(group: BaseExceptionGroup[Any]) -> Exception:
