@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 
 from server.prove_books import Books, Delivery
-from server.prove_faults import ENDPOINT, Havoc
+from server.prove_faults import ENDPOINT, RULES, Havoc
 from server.prove_orders import Customers, Order, orders
 from server.prove_parts import House, await_that, meter, misbehave
 from tasks.lifecycle import FINAL
@@ -53,6 +53,7 @@ def prove(plan: Plan, console: Console) -> bool:
         f"Twice {plan.jobs} orders to 2 servers and {plan.workers} workers with leases of "
         f"{plan.lease_s:g} s, seed {plan.seed}."
     )
+    console.print(f"The endpoints fail by rule: {RULES}.")
     books = [_told_round(plan, honours_keys, console) for honours_keys in (True, False)]
     console.print(table(books))
     broken = [line for book in books for line in book.broken()]

@@ -18,8 +18,11 @@ ENDPOINT: Final[Sequence[dict[str, Any]]] = (
     {"every": 23, "status": 429, "retry_after": "0.3"},
     {"every": 29, "error_after": 2},
 )
-"""Of every so many calls one is dropped before it is sold, after it, in the middle of its stream;
-refused; told to wait; ended by an error object."""
+RULES: Final = (
+    "every 11th call is dropped before it is sold, every 13th after it, every 17th in the middle of "
+    "its stream; every 19th is refused, every 23rd told to wait, every 29th ended by an error"
+)
+"""The same in words."""
 
 
 class Havoc:
