@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -26,6 +26,7 @@ from tasks.lifecycle import FINAL
 log = logging.getLogger("slowcall.hub")
 
 MAILBOX: Final = 512
+MAILBOX_BYTES: Final = 4_194_304
 """Messages that may wait for one slow listener; beyond that it reads them from the log."""
 HEARTBEAT_S: Final = 5.0
 """How often the connection is asked for a sign of life; two unanswered ones end it."""
@@ -55,10 +56,11 @@ class Message:
 class Watch:
     """One listener's mailbox: messages, and what it is asked to do besides."""
 
-    __slots__ = ("_messages", "_reread", "_pinged", "_wake", "closed")
+    __slots__ = ("_messages", "_size", "_reread", "_pinged", "_wake", "closed")
 
     def __init__(self) -> None:
-        self._messages: deque[Message] = deque()
+        self._messages: list[Message] = []
+        self._size = 0
         self._reread = False
         self._pinged = False
         self._wake = asyncio.Event()
@@ -71,17 +73,18 @@ class Watch:
     def take(self) -> tuple[list[Message], bool, bool]:
         """Everything that is there: messages in order, "read your log", "say you are alive"."""
         self._wake.clear()
-        taken = list(self._messages), self._reread, self._pinged
-        self._messages.clear()
+        taken = self._messages, self._reread, self._pinged
+        self._messages, self._size = [], 0
         self._reread = self._pinged = False
         return taken
 
     def post(self, message: Message) -> None:
         """Put a message in; a full mailbox is emptied and its owner sent to the log."""
-        if len(self._messages) >= MAILBOX:
-            self._messages.clear()
+        if len(self._messages) >= MAILBOX or self._size >= MAILBOX_BYTES:
+            self._messages, self._size = [], 0
             self._reread = True
         self._messages.append(message)
+        self._size += len(message.frame)
         self._wake.set()
 
     def reread(self) -> None:
