@@ -77,7 +77,7 @@ class Reader:
 async def _end(process: Process) -> None:
     if process.returncode is None:
         process.kill()
-        await process.wait()
+        await process.communicate()
 
 
 def _pages(answer: dict[str, Any]) -> list[str]:
