@@ -9,6 +9,10 @@ from typing import Final
 from tasks.errors import SettingsError
 
 BACKLOG: Final = 4096
+GONE_S: Final = 60
+"""A peer that acknowledges nothing for so long is gone, and its stream ends (where the system can
+tell: Linux); by itself TCP would try for a quarter of an hour."""
+_USER_TIMEOUT: Final = getattr(socket, "TCP_USER_TIMEOUT", None)
 
 
 def listen(host: str, port: int) -> socket.socket:
@@ -26,6 +30,8 @@ def listen(host: str, port: int) -> socket.socket:
     listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if _USER_TIMEOUT is not None:
+            listener.setsockopt(socket.IPPROTO_TCP, _USER_TIMEOUT, GONE_S * 1000)
         listener.bind(address)
         listener.listen(BACKLOG)
     except OSError as error:

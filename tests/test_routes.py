@@ -67,6 +67,7 @@ async def test_malformed_bodies_are_refused(settings: Settings) -> None:
 WRONG: list[tuple[Any, str]] = [
     ({}, "/input"),
     ({"input": "a", "unknown": 1}, "/unknown"),
+    ({"input": "a", "un/kn~own": 1}, "/un~1kn~0own"),
     ({"input": "a", "kind": "nonsense"}, "/kind"),
     ({"input": "a", "kind": 7}, "/kind"),
     ({"input": "a", "kind": None}, "/kind"),

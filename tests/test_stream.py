@@ -17,6 +17,7 @@ import pytest
 import redis
 from pydantic import SecretStr
 
+from server.listen import GONE_S, listen
 from server.valkey import EmbeddedStore
 from tasks.lifecycle import RETRY
 from tasks.settings import Settings
@@ -427,6 +428,16 @@ async def test_a_client_that_stopped_reading_is_let_go(
 
         await until(let_go, "the stream is given up")
         writer.transport.abort()
+
+
+def test_a_peer_that_vanished_is_let_go_by_the_system() -> None:
+    """Case B5: no FIN ever comes. Connections have it from the socket that they came in by."""
+    with listen("127.0.0.1", 0) as door, socket.create_connection(door.getsockname()):
+        accepted, _ = door.accept()
+        with accepted:
+            if sys.platform == "linux":
+                option = accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT)
+                assert option == GONE_S * 1000
 
 
 async def test_streams_outlive_the_store(settings: Settings, tmp_path: Path) -> None:

@@ -117,6 +117,11 @@ def load_kinds(modules: Iterable[str] = ()) -> dict[str, Kind]:
 def faults(error: ValidationError, base: str = "") -> list[Fault]:
     """A validation error as JSON pointers (RFC 6901) below `base` and messages."""
     return [
-        {"pointer": "/".join([base, *(str(part) for part in item["loc"])]), "message": item["msg"]}
+        {"pointer": "/".join([base, *map(_token, item["loc"])]), "message": item["msg"]}
         for item in error.errors(include_input=False, include_url=False)
     ]
+
+
+def _token(part: int | str) -> str:
+    """One part of a JSON pointer, escaped as RFC 6901 asks."""
+    return str(part).replace("~", "~0").replace("/", "~1")
