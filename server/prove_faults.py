@@ -19,8 +19,8 @@ ENDPOINT: Final[Sequence[dict[str, Any]]] = (
     {"every": 29, "error_after": 2},
 )
 RULES: Final = (
-    "every 11th call is dropped before it is sold, every 13th after it, every 17th in the middle of "
-    "its stream; every 19th is refused, every 23rd told to wait, every 29th ended by an error"
+    "every 11th call is dropped before it is sold, every 13th after it, every 17th in its stream; "
+    "every 19th is refused, every 23rd told to wait, every 29th ended by an error"
 )
 """The same in words."""
 

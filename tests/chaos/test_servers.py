@@ -6,6 +6,7 @@ import threading
 from contextlib import suppress
 
 import httpx
+import redis
 
 from tests.chaos.conftest import Build, Customer
 from tests.conftest import wait_until
@@ -53,15 +54,22 @@ def _post(customer: Customer, number: int) -> httpx.Response:
 
 
 def test_a_job_is_there_at_once_for_every_server(build: Build) -> None:
-    """Case C16: right after the 202, with no worker alive."""
-    house = build()
+    """Case C16: right after the 202, with no worker alive. Case C7: and it runs in the end, even
+    where the queue's own record of it is gone."""
+    house = build(SLOWCALL_LAB_DELAY_S="0")
+    house.add_lab()
     customer = house.open(workers=0, servers=2)
-    for number in range(50):
-        job_id = customer.post(f"number {number}")
+    jobs = [customer.post(f"number {number}") for number in range(30)]
+    for job_id in jobs:
         with httpx.Client(base_url=house.servers[0].url, trust_env=False) as other:
             assert other.get(f"/jobs/{job_id}").json()["status"] == "queued"
             with other.stream("GET", f"/jobs/{job_id}/stream") as stream:
                 assert b"event: queued" in b"".join(_first(stream, 2))
+    with redis.Redis.from_url(house.store.url) as client:
+        assert client.delete(*client.keys("arq:job:*")) == len(jobs)
+    house.add_worker()
+    for job_id in jobs:
+        assert customer.await_end(job_id)["status"] == "done"
 
 
 def _first(stream: httpx.Response, count: int) -> list[bytes]:
