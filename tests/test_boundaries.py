@@ -6,6 +6,7 @@ import json
 from itertools import cycle
 from typing import Any
 
+import pytest
 from pydantic import SecretStr
 
 from tasks.settings import Settings
@@ -21,6 +22,8 @@ FORTY = [f"Chapter {number}\nPage {number} says this." for number in range(1, 41
 FILE = {"name": "report.pdf", "type": "application/pdf", "size": 1}
 PLAN = {"steps": [f"task {number}" for number in range(1, 7)]}
 MOMENTS: tuple[Moment, ...] = ("after", "after", "before")
+
+pytestmark = pytest.mark.timeout(240)  # dozens of processes, on a machine that may be busy
 
 
 async def survive(settings: Settings, url: str, new: NewJob) -> tuple[dict[str, Any], int]:
