@@ -107,7 +107,7 @@ class House:
         """The server first, so that nothing new comes in; then the workers, which finish their
         calls; then the lab, which answers these."""
         await stop_all(self._server, STOP_S)
-        if self._workers and self._signals < 2:
+        if self._workers and self._signals == 1:
             self._say(waiting(await self._running(), self._settings.drain_s))
         await stop_all(self._workers, self._settings.drain_s + STOP_S)
         await stop_all(self._lab, STOP_S)
