@@ -118,11 +118,11 @@ class FeedTail:
         entries = await self._store.feed(self._user_id, self._sent, PAGE)
         if entries is None:
             return await self._snapshot()
-        # Only an empty page is surely the last one: what was deleted is left out of a page.
-        self.behind = bool(entries)
+        self.behind = len(entries) == PAGE
         if entries:
             self._sent = entries[-1].feed_id
-        return b"".join(b"id: %b\n%b" % (entry.feed_id.encode(), entry.block) for entry in entries)
+        there = (entry for entry in entries if entry.block)
+        return b"".join(b"id: %b\n%b" % (entry.feed_id.encode(), entry.block) for entry in there)
 
     def accept(self, message: Message) -> bytes:
         """Ids of a feed have gaps by nature: what may be missing is known by `behind` alone."""

@@ -528,8 +528,20 @@ class TestLists:
         await store.cancel(one)
         events = await store.feed("ann", start_id)
         assert events is not None
-        assert [event.name for event in events] == ["queued", "cancelled"]
-        assert [event.block for event in events] == [entry.block for entry in await store.log(one)]
+        log = await store.log(one)
+        assert [entry.name for entry in log] == ["queued", "cancelled"]
+        assert [event.block for event in events] == [entry.block for entry in log]
+
+    async def test_a_deleted_job_s_events_are_empty_places_in_the_feed(self, store: Store) -> None:
+        start_id = await store.feed_position("ann")
+        gone, there = await submit(store, "ann"), await submit(store, "ann")
+        await store.cancel(gone)
+        await store.delete(gone)
+        events = await store.feed("ann", start_id)
+        assert events is not None
+        blocks = [entry.block for entry in await store.log(there)]
+        assert [event.block for event in events] == [b"", *blocks, b""]
+        assert events[-1].feed_id == await store.feed_position("ann")
 
     async def test_an_event_s_body_is_the_job_as_it_stood(self, store: Store) -> None:
         job_id = await submit(store)

@@ -159,7 +159,7 @@ class ClientVerbs(StoreBase):
     async def feed(
         self, user_id: str | None, after: str, limit: int = 1000
     ) -> list[FeedEntry] | None:
-        """Up to `limit` events of a user's jobs that follow `after`; what was deleted is left out.
+        """Up to `limit` events of a user's jobs that follow `after`; what was deleted is empty.
 
         None where `after` is no place in the feed: junk, ahead of it, or trimmed away.
         """
@@ -183,12 +183,10 @@ class ClientVerbs(StoreBase):
                 return found
 
         logs = await self.ask(fetch) if entries else []
-        events = []
-        for (feed_id, _), found in zip(entries, logs, strict=True):
-            for entry_id, fields in found:
-                event = _log_entry(entry_id, fields)
-                events.append(FeedEntry(feed_id.decode(), event.name, event.block))
-        return events
+        return [
+            FeedEntry(feed_id.decode(), found[0][1][b"b"] if found else b"")
+            for (feed_id, _), found in zip(entries, logs, strict=True)
+        ]
 
     async def feed_position(self, user_id: str | None) -> str:
         """The id of the newest event of a feed; `0-0` when there is none."""

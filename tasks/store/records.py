@@ -74,10 +74,9 @@ class LogEntry:
 
 @dataclass(frozen=True, slots=True)
 class FeedEntry:
-    """One event of a user's feed, with its opaque id."""
+    """One event of a user's feed with its opaque id; `block` is empty where the job is gone."""
 
     feed_id: str
-    name: str
     block: bytes
 
 
