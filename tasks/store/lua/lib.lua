@@ -23,12 +23,12 @@
 --   ruled     how often a rule revived it since a person decided
 --   idem      the idempotency key's part of its name        parked   1: an unknown outcome goes to a person
 
-local function K(template, ...)
+-- A name of the inventory, its ids joined to its beginning: half of what a script does is to name keys.
+local function K(template, a, b, c)
   local name = NAMES[template]
-  for _, part in ipairs({...}) do
-    name = string.gsub(name, '{}', (string.gsub(part, '%%', '%%%%')), 1)
-  end
-  return name
+  if c then return name .. a .. ':' .. b .. ':' .. c end
+  if b then return name .. a .. ':' .. b end
+  return a and name .. a or name
 end
 
 -- Add to a figure that every server shows: its name, then its labels. Bounded, since models are named
