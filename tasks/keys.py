@@ -1,7 +1,8 @@
 """Every Redis key and channel: its type, its content, its lifetime. Nothing else names one.
 
 The same templates are handed to the Lua scripts, so that both wings build the same names.
-`{}` is filled with ids that hold no `:` (job ids, kinds) or, at the end, with anything.
+`{}` is filled with ids that hold no `:` (job ids, kinds) or, at the end, with anything; up to three
+stand at the end of a name and nothing but `:` between them, so that a script can join them cheaply.
 
 name       type    content                                              lifetime
 job        hash    the record: JSON fragments by contract name, and     KEEP_S after it is final
@@ -27,7 +28,7 @@ deadline   zset    jobs that have a deadline, by that time              members 
 lane       zset    the calls to one model under way, and slots kept     entries until their call
                    for who comes next, by lease                         ends or the lease lapses
 lanes      zset    models by their last call                            members KEEP_S long
-cooldown   string  the model asks for no call before this time (ms)     until then
+cooldown   hash    model -> it asks for no call before this time (ms)   models until then
 lane_turns zset    users who wait for a lane, by their last turn        members until none waits
 lane_line  zset    entries of one user that wait for a lane, by age     entries until their turn
 memo       string  `{hash}:{user}` -> job and step that answered it     KEEP_S, or until its job
@@ -71,7 +72,7 @@ TEMPLATES: Final = {
     "deadline": PREFIX + "deadline",
     "lane": PREFIX + "lane:{}",
     "lanes": PREFIX + "lanes",
-    "cooldown": PREFIX + "cooldown:{}",
+    "cooldown": PREFIX + "cooldown",
     "lane_turns": PREFIX + "lane_turns:{}",
     "lane_line": PREFIX + "lane_line:{}",
     "memo": PREFIX + "memo:{}",

@@ -40,6 +40,7 @@ LASTING: Final = {
     "busy": "entries leave when they are requeued or final",
     "rules": "jobs leave when a rule or a person revives them, or when they are gone",
     "lane": "a call leaves when it is settled, a place that was kept when it lapses",
+    "cooldown": "models leave when their lane opens",
     "lanes": "models are pruned when nobody calls them",
     "lane_turns": "users leave when none of their jobs waits for the lane",
     "lane_line": "entries leave when a place is kept for them",

@@ -214,7 +214,7 @@ async def test_a_pause_that_the_model_asks_for_is_kept_by_all(
         (late,) = await floor.due("another worker")
         await floor.wait_in_line(late)
         retry_at = (await job(store, late.job_id))["retry_at"]
-        clock.forward(kept_s)
+        await floor.pass_time(kept_s, ("w", refused), ("w", other))
         (run,) = await floor.due()
         assert isinstance(await floor.begin(run), str), f"{retry_at} is when it opens"
         assert (await job(store, second))["status"] == "running"
@@ -268,10 +268,10 @@ async def test_waiting_ends(settings: Settings, clock: Clock) -> None:
         await store.requeue(
             waiter, DEFER, wait_s=90, reason="rate_limited", problem=problem, counted=False
         )
-        clock.forward(39)
+        clock.forward(38.9)
         await store.sweep(LEASE_S)
         assert (await job(store, waiter.job_id))["status"] == "retrying"
-        clock.forward(1)
+        clock.forward(1.2)
         await store.sweep(LEASE_S)
         failed = await job(store, waiter.job_id)
         assert (failed["status"], failed["error"]["type"]) == ("failed", "rate_limited")

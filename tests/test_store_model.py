@@ -133,6 +133,10 @@ class Lifecycle(RuleBasedStateMachine):
             assert_same(before, self.books, f"{answer!r} changes nothing")
         return answer
 
+    def has_room(self, kind: str) -> bool:
+        """Whether one more job of a kind may run."""
+        return True
+
     def holds(self, run: Run) -> bool:
         """Whether a run is its job's present one."""
         job = self.books.jobs.get(run.job_id, {})
@@ -271,7 +275,8 @@ class Lifecycle(RuleBasedStateMachine):
             # What was behind a head that was claimed in the same script is due at once.
             assert due.get(entry.entry, 0) <= self.clock() + 1, "a lease that holds is left alone"
         if len(claimed) < room:
-            left = [at for kind in kinds for _, at in self.books.get("queue", kind, default=[])]
+            open_ = [kind for kind in kinds if self.has_room(kind)]
+            left = [at for kind in open_ for _, at in self.books.get("queue", kind, default=[])]
             assert all(at > self.clock() for at in left), "no entry stays due"
         if heard:
             self.claims += [(worker, entry) for entry in claimed]

@@ -17,7 +17,7 @@ end
 
 -- When a lane that its model closed opens again (ms); 0: it is open.
 local function opens_at(model)
-  return tonumber(redis.call('GET', K('cooldown', model)) or 0)
+  return tonumber(redis.call('HGET', K('cooldown'), model) or 0)
 end
 
 -- Drop the places of calls whose worker died. What has lapsed is looked up: the lease is that of its
@@ -111,7 +111,7 @@ end
 -- The model asked for no call before `at`: nobody calls it until then; the longest wish counts.
 local function close_lane(model, at, now)
   if at > math.max(opens_at(model), now) then
-    redis.call('SET', K('cooldown', model), at, 'PX', math.ceil(at - now))
+    redis.call('HSET', K('cooldown'), model, at)
   end
 end
 

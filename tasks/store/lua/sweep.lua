@@ -38,7 +38,10 @@ for _, mark in ipairs(redis.call('ZRANGEBYSCORE', K('expiry'), '-inf', now, 'LIM
   redis.call('ZREM', K('expiry'), mark)
   forget_indexes(id, kind, status, user)
 end
-for _, model in ipairs(redis.call('ZRANGE', K('lanes'), 0, -1)) do pass_on(model, now) end
+for _, model in ipairs(redis.call('ZRANGE', K('lanes'), 0, -1)) do
+  if opens_at(model) <= now then redis.call('HDEL', K('cooldown'), model) end
+  pass_on(model, now)
+end
 redis.call('ZREMRANGEBYSCORE', K('lanes'), '-inf', now - CONFIG.keep_ms)
 local workers = redis.call('HGETALL', K('workers'))
 for i = 1, #workers, 2 do
