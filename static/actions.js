@@ -6,7 +6,7 @@ import { titleOf } from './phrases.js';
 import { say } from './say.js';
 import { word } from './words.js';
 
-/** Wire a new card. `jobs` is told of every answer; `follow(id)` streams its text. */
+/** Wire a new card; `follow(id)` streams its text. */
 export function wire(card, jobs, follow) {
 	const { id, element } = card;
 	const post = (verb) => ask(`jobs/${id}/${verb}`, 'POST');

@@ -95,7 +95,7 @@ async function look() {
 	for (const status of wanted ? waiting : []) await listed(`&status=${status}`);
 }
 
-// No answer is told by the connection, a missing key by the dialog: the rest is a notice.
+// What neither the connection nor the dialog tells is a notice.
 async function guard(work) {
 	const problem = await work().then(() => ({}), (problem) => problem);
 	if (problem.stack && !('status' in problem)) throw problem;
@@ -122,7 +122,7 @@ async function show(chosen) {
 	list.redraw();
 }
 
-// A hidden page holds none of the browser's few connections for long; on return it reads anew.
+// A hidden page holds no connection for long; on return it reads anew.
 function followVisibility() {
 	on(document, 'visibilitychange', () => {
 		clearTimeout(hiding);

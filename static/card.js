@@ -44,7 +44,7 @@ export class Card {
 		return one(selector, this.element);
 	}
 
-	/** Show the entry as it is now. `watching`: its text is streamed into this page. */
+	/** `watching`: its text is streamed into this page. */
 	draw(entry, watching) {
 		const { job } = entry;
 		this.element.dataset.status = job.status;
@@ -102,22 +102,20 @@ export class Card {
 		});
 	}
 
-	// An agent's steps are those of its result, until then of its plan, else those whose text has begun to arrive.
+	// An agent's steps are those of its result, until then those of its plan.
 	#text({ job, text }) {
 		const ended = FINAL.has(job.status);
 		const place = this.find('[data-part=text]');
-		const streamed = [...text].map(([title, text]) => ({ title, text }));
-		grow(place, (ended ? job.result?.text : streamed.at(-1)?.text) ?? '');
+		grow(place, String((ended ? job.result?.text : [...text.values()].at(-1)) ?? ''));
 		place.hidden = !place.textContent;
-		const plan = job.progress.plan?.map(({ step, title, done }) => ({ title, done, text: text.get(step) }));
-		const steps = [job.result?.steps ?? plan ?? (streamed.length > 1 ? streamed : [])].flat();
+		const steps = [job.result?.steps ?? job.progress.plan ?? []].flat().filter(Boolean);
 		const list = this.find('.steps');
 		while (list.childElementCount > steps.length) list.lastElementChild.remove();
-		steps.forEach((step, at) => {
+		steps.forEach(({ step, title, done = ended, text: found = text.get(step) }, at) => {
 			const item = list.children[at] ?? list.appendChild(copyOf('#step'));
-			item.dataset.done = step.done ?? (ended || at < steps.length - 1);
-			write(one('summary', item), String(step.title ?? step.name ?? step.step ?? at + 1));
-			write(one('.text', item), String(step.text ?? step.answer ?? ''));
+			item.dataset.done = done;
+			write(one('summary', item), String(title ?? step));
+			write(one('.text', item), String(found ?? ''));
 		});
 	}
 }

@@ -15,7 +15,7 @@ let [main, fields] = ['', []];
 let sending = false;
 let ready;
 
-/** `sent(job)` is called with each job that the server took. */
+/** `sent(job)`: the server took it. */
 export function followForm(sent) {
 	on(kindField, 'change', showKind);
 	on(fileField, 'change', () => hold(fileField.files));
@@ -31,7 +31,7 @@ export function followForm(sent) {
 	takeDrops();
 }
 
-/** Offer the server's kinds, and what was in the form before a reload. */
+/** Offer the server's kinds, and what a reload left in the form. */
 export function learn(told) {
 	for (const kind of told) kinds.set(kind.name, kind);
 	const { kind = 'chat', text = '' } = draft();
@@ -44,7 +44,7 @@ export function learn(told) {
 /** Show the fields of the chosen kind, in the page's language. */
 export const showKind = () => (ready = drawKind());
 
-// `main` is the property in the large text field; '' where the input is the text itself; null: none.
+// `main`: the property in the large text field; '' where the input is the text itself; null: none.
 async function drawKind() {
 	const kind = kinds.get(kindField.value);
 	if (!kind) return;
@@ -87,7 +87,7 @@ async function submit(sent) {
 }
 
 function written() {
-	const kind = kindField.value;
+	const kind = kindField.value || 'chat';
 	const text = input.value;
 	const title = text.trim().replace(/\s+/g, ' ').slice(0, TITLE_LENGTH);
 	if (main !== null && !title) throw new Error(word('fault.empty'));

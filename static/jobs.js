@@ -45,7 +45,7 @@ export class Jobs {
 		}
 	}
 
-	/** An event of a job's own stream, which has its text, too: `running` voids what came before. */
+	/** An event of a job's own stream, with its text: `running` voids what came before. */
 	hearText(id, name, { step, text } = {}) {
 		const entry = this.get(id);
 		if (!entry || FINAL.has(entry.job.status)) return;
@@ -96,7 +96,7 @@ function begin(entry) {
 	entry.text.clear();
 }
 
-// When a status was entered: as far as the job tells, else now, if this is seen as it happens.
+// When a status was entered: as the job tells, else now, if this is seen as it happens.
 function note(seen, { status, reason, created_at: created, started_at: started, finished_at: finished }, live) {
 	const first = !seen.length;
 	if (first && status !== 'queued') seen.push({ status: 'queued', at: created });

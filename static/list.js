@@ -34,7 +34,7 @@ export class List {
 		this.redraw();
 	}
 
-	/** Show more of them. Answers a question: are there too few at hand? */
+	/** Show more. Answers a question: are there too few at hand? */
 	more() {
 		this.#limit += PAGE;
 		this.redraw();

@@ -2,7 +2,7 @@
 
 import { make, one } from './dom.js';
 import { table } from './table.js';
-import { duration, shown, wordOr } from './words.js';
+import { duration, shown, time, wordOr } from './words.js';
 
 /** Draw the figures of `stats`; lists and groups among them become tables. */
 export function drawOverview(stats) {
@@ -31,5 +31,6 @@ const named = (name) => wordOr(`stats.${name}`, name.replaceAll('_', ' '));
 
 function amount(name, value) {
 	if (isGroup(value)) return JSON.stringify(value);
+	if (/^\d{4}-\d\d-\d\dT/.test(value)) return time(value);
 	return typeof value === 'number' && name.endsWith('_s') ? duration(value) : shown(value) || '–';
 }

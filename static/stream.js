@@ -2,7 +2,7 @@
 
 import { address, ask } from './api.js';
 
-const NAMES = ['queued', 'running', 'retrying', 'done', 'failed', 'cancelled', 'progress', 'delta', 'snapshot'];
+const NAMES = 'queued running retrying done failed cancelled progress delta snapshot'.split(' ');
 const FIRST_WAIT_MS = 1000;
 const LONGEST_WAIT_MS = 30000;
 

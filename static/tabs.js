@@ -4,7 +4,7 @@ import { Stream } from './stream.js';
 
 const SCOPE = `slowcall ${new URL('.', document.baseURI).pathname}`;
 const TEXT_PLACES = ['text 1', 'text 2', 'text 3'];
-// No stream has this cursor, so the first event is a snapshot: what comes after it is complete.
+// No stream has this cursor, so it begins with a snapshot, and what follows is complete.
 const FROM_A_SNAPSHOT = 'none';
 
 /** The stream of all jobs: one tab leads and passes on what it hears, the others listen. */
@@ -65,14 +65,14 @@ export class Feed {
 	}
 }
 
-/** Begin `work` in one of the few places for a stream of text; it is kept until the signal. */
+/** Begin `work` in one of the few places for a stream of text, held until the signal. */
 export async function holdTextPlace(signal, work) {
 	const { held = [] } = (await navigator.locks?.query()) ?? {};
 	const free = TEXT_PLACES.find((place) => held.every(({ name }) => name !== place));
 	hold(free ?? TEXT_PLACES[0], signal, work);
 }
 
-// A lock is given up when its tab goes, too. Without TLS a browser may have none: then all begin.
+// A lock ends with its tab, too. Without TLS a browser may have none: then all begin.
 function hold(name, signal, begin) {
 	const held = () => new Promise((release) => {
 		if (signal.aborted) return release();

@@ -7,6 +7,10 @@ import { holdTextPlace } from './tabs.js';
 // A job that ends at once needs no stream: its text comes with its result.
 const PATIENCE_MS = 300;
 
+// A document has no text to stream before its pages are done.
+const writes = ({ job: { status, kind }, highest, total }) =>
+	status === 'running' && (kind !== 'summarize' || total < 2 || highest === total);
+
 export class Watcher {
 	#turn;
 	#timer;
@@ -16,7 +20,7 @@ export class Watcher {
 		this.jobs = jobs;
 	}
 
-	/** Watch this job instead of any other. */
+	/** Watch this job, and no other. */
 	follow(id) {
 		this.stop();
 		this.id = id;
@@ -29,14 +33,14 @@ export class Watcher {
 		this.jobs.changed(id);
 	}
 
-	/** After any change: leave a job that has ended, and take the newest one that runs. */
+	/** Leave a job that has ended, and take the newest one that runs. */
 	choose() {
 		const status = this.jobs.get(this.id)?.job.status ?? 'done';
 		if (this.id && FINAL.has(status)) this.stop();
 		if (this.id) return;
 		this.#timer ??= setTimeout(() => {
 			this.#timer = null;
-			const next = this.jobs.order.find(({ job }) => job.status === 'running');
+			const next = this.jobs.order.find(writes);
 			if (next && !this.id && !document.hidden) this.follow(next.job.job_id);
 		}, PATIENCE_MS);
 	}
@@ -50,8 +54,7 @@ export class Watcher {
 	}
 }
 
-/** Open the stream of one job; its text goes to `jobs`, `on` hears what else there is to hear.
- * `permit` is the query that lets a guest in. */
+/** Open the stream of one job: its text goes to `jobs`. `permit`: the query that lets a guest in. */
 export function follow(jobs, id, permit, on) {
 	const path = `jobs/${encodeURIComponent(id)}`;
 	const stream = new Stream(`${path}/stream${permit}`, path + permit, {

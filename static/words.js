@@ -7,7 +7,7 @@ export const LANGUAGES = { en: 'English', es: 'Español', fr: 'Français' };
 let words = {};
 let locale = 'en';
 
-/** The language to start with: the one chosen before, else the browser's first that we speak. */
+/** The language chosen before, else the browser's first that we speak. */
 export function firstLanguage() {
 	const wanted = [localStorage.language, ...navigator.languages];
 	return wanted.map((tag) => tag?.slice(0, 2)).find((tag) => tag in LANGUAGES) ?? 'en';
@@ -32,11 +32,10 @@ export function word(key, values = {}, otherwise = key) {
 
 export const wordOr = (key, otherwise) => word(key, {}, otherwise);
 
-/** A figure as the reader writes it; other values as they are. */
 export const shown = (value) =>
 	typeof value === 'number' ? new Intl.NumberFormat(locale).format(value) : String(value ?? '');
 
-/** A time of day, with the date when it is another day's. `at`: ISO text or milliseconds. */
+/** A time of day, with another day's date. `at`: ISO text or milliseconds. */
 export function time(at) {
 	const date = new Date(at);
 	const today = date.toDateString() === new Date().toDateString();

@@ -80,7 +80,11 @@ class Server:
         """How many event streams it serves now."""
         with urllib.request.urlopen(f"{self.url}/metrics") as answer:
             lines = answer.read().decode().splitlines()
-        return int(float(next(line for line in lines if line.startswith("slowcall_streams_open ")).split()[1]))
+        return int(
+            float(
+                next(line for line in lines if line.startswith("slowcall_streams_open ")).split()[1]
+            )
+        )
 
     def _answers(self) -> bool:
         assert self._process

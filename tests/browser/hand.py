@@ -67,25 +67,45 @@ class Hand:
         )
         return self.do(self.store.submit(new)).job.job_id
 
+    def forget_all(self) -> None:
+        """Empty the store."""
+        self.do(self._forget())
+
+    async def _forget(self) -> None:
+        await self.store.redis.flushall()
+
     def job(self, job_id: str) -> JobView:
         """The job as it stands."""
         return self.do(self.store.read(job_id))
 
     def alive(self) -> None:
         """Say that a worker lives."""
-        self.do(self.store.renew(NAME, [], LEASE_S, {"host": "here", "since": "2026-01-01T00:00:00.000Z", "running": 0, "lease_s": LEASE_S}))
+        self.do(
+            self.store.renew(
+                NAME,
+                [],
+                LEASE_S,
+                {
+                    "host": "here",
+                    "since": "2026-01-01T00:00:00.000Z",
+                    "running": 0,
+                    "lease_s": LEASE_S,
+                },
+            )
+        )
 
     def start(self) -> Run:
         """Start the job that is due, waiting for one."""
         claimed: list[Claimed] = []
-        wait_until(lambda: claimed.extend(self._claim()) or claimed, "a job is due")
+
+        def claim() -> bool:
+            claimed.extend(self.do(self.store.claim(NAME, KINDS, 1, LEASE_S))[0])
+            return bool(claimed)
+
+        wait_until(claim, "a job is due")
         run = self.do(self.store.start(claimed[0], NAME))
         assert run, "the claimed job could not be started"
         return run
-
-    def _claim(self) -> list[Claimed]:
-        claimed, _ = self.do(self.store.claim(NAME, KINDS, 1, LEASE_S))
-        return claimed
 
     def write(self, run: Run, *pieces: str, step: str = "answer") -> None:
         """Stream pieces of text."""
@@ -103,6 +123,15 @@ class Hand:
     ) -> None:
         """Tell how far the job is."""
         self.do(self.store.tell_progress(run, Progress(done, total, note, plan)))
+
+    def plan(self, run: Run, tasks: dict[str, bool]) -> None:
+        """Tell the tasks of a plan, and which of them are done."""
+        plan = [
+            {"step": f"step {number}", "title": title, "done": done}
+            for number, (title, done) in enumerate(tasks.items(), 1)
+        ]
+        done = sum(tasks.values())
+        self.do(self.store.tell_progress(run, Progress(done, len(tasks), "", plan)))
 
     def reuse(self, run: Run, done: int, total: int, reused: int) -> None:
         """Tell how far the job is, with steps that were taken from the store."""
@@ -132,7 +161,7 @@ class Hand:
 
     def retry(self, run: Run, wait_s: float, message: str = "503 from the model") -> None:
         """Let the attempt fail in a way that may pass."""
-        problem = ("transient", message, 503)
+        problem: tuple[ErrorType, str, int] = ("transient", message, 503)
         work = self.store.requeue(run, RETRY, wait_s=wait_s, reason="transient", problem=problem)
         self.do(work)
 

@@ -93,7 +93,7 @@ def test_back_online_it_connects_and_reads_anew(page: Page, hand: Hand) -> None:
     expect(page.locator("[data-job-id]")).to_have_count(1)
 
 
-@pytest.mark.parametrize("refusal", [502, 503, 429, "html"])
+@pytest.mark.parametrize("refusal", [503, "html"])
 def test_a_proxys_error_page_does_not_end_the_stream(
     page: Page, hand: Hand, server: Server, refusal: int | str
 ) -> None:
@@ -119,6 +119,19 @@ def test_a_proxys_error_page_does_not_end_the_stream(
     connection(page, "open")
     expect(page.locator("[data-job-id]")).to_have_count(2)
     assert len(refused) == 2
+
+
+@pytest.mark.parametrize("status", [401, 404])
+def test_a_final_refusal_of_the_stream_is_not_asked_again(
+    page: Page, hand: Hand, status: int
+) -> None:
+    page.context.route("**/jobs/stream*", lambda route: route.fulfill(status=status, body="{}"))
+    page.context.route("**/jobs?limit=1", lambda route: route.fulfill(status=status, body="{}"))
+    page.evaluate("window.dispatchEvent(new Event('pagehide'))")
+    page.evaluate("window.dispatchEvent(new Event('online'))")
+    connection(page, "reconnecting")
+    connection(page, "closed")
+    expect(page.locator("dialog")).to_be_visible(visible=status == 401)
 
 
 def test_a_double_click_makes_one_job(page: Page, hand: Hand) -> None:
@@ -249,4 +262,6 @@ def test_seven_tabs_share_what_a_browser_allows(
     pages[0].close()
     hand.finish(run, "streamed to the end")
     for page in pages[1:]:
-        expect(page.locator("[data-status=done] [data-part=text]")).to_have_text("streamed to the end")
+        expect(page.locator("[data-status=done] [data-part=text]")).to_have_text(
+            "streamed to the end"
+        )

@@ -21,7 +21,9 @@ def crowd(hand: Hand, count: int) -> None:
         for start in range(0, count, 100):
             await asyncio.gather(
                 *(
-                    hand.store.submit(NewJob("chat", "Hello", "local", 3, 600, metadata={"title": f"no {n}"}))
+                    hand.store.submit(
+                        NewJob("chat", "Hello", "local", 3, 600, metadata={"title": f"no {n}"})
+                    )
                     for n in range(start, min(start + 100, count))
                 )
             )
@@ -40,7 +42,8 @@ def test_a_crowd_is_shown_by_the_page_and_grows_smoothly(page: Page, hand: Hand)
         """() => {
             window.longest = 0;
             new PerformanceObserver((list) => {
-                for (const { duration } of list.getEntries()) window.longest = Math.max(window.longest, duration);
+                const lengths = list.getEntries().map(({ duration }) => duration);
+                window.longest = Math.max(window.longest, ...lengths);
             }).observe({ entryTypes: ['longtask'] });
         }"""
     )
@@ -50,5 +53,5 @@ def test_a_crowd_is_shown_by_the_page_and_grows_smoothly(page: Page, hand: Hand)
     expect(cards.first).to_have_attribute("data-job-id", job_id)
     expect(cards).to_have_count(100)
     longest = page.evaluate("window.longest")
-    hand.do(hand.store.redis.flushall())
+    hand.forget_all()
     assert longest < A_FRAME_MS

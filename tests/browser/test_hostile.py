@@ -11,12 +11,10 @@ from tests.browser.conftest import Server
 from tests.browser.hand import Hand
 
 HOSTILE = (
-    "<img src=x onerror=alert(1)>",
-    "<svg/onload=alert(1)>",
-    "<script>alert(1)</script>",
-    "<iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "<img src=x onerror=alert(1)><svg/onload=alert(1)><script>alert(1)</script>",
+    "'\"><iframe srcdoc='<script>alert(1)</script>'></iframe>",
+    "</template><style>*{background:url(http://127.0.0.1:9/leak)}</style>",
     "[a](javascript:alert(1)) ![x](http://127.0.0.1:9/leak?d=1)",
-    "'\"><style>*{background:url(http://127.0.0.1:9/leak)}</style>",
 )
 
 
@@ -29,7 +27,7 @@ def test_hostile_text_is_text_everywhere(page: Page, hand: Hand, text: str) -> N
     hand.begin(run, text)
     hand.progress(run, 1, 2, text)
     hand.write(run, *text, step=text)
-    hand.write(run, *text, step="again")
+    hand.plan(run, {text: False})
     newest = page.locator("[data-job-id]").first
     expect(newest.locator("h3")).to_have_text(text)
     expect(newest.locator(".doing")).to_contain_text(text)

@@ -58,10 +58,8 @@ def worker(server: Server, valkey: EmbeddedStore, real_lab: LabModel) -> Iterato
     process.wait(20)
 
 
-def test_forty_pages_dropped_become_a_summary(
-    page: Page, worker: None, real_lab: LabModel
-) -> None:
-    """One page fails once on the way: the job goes on in a second attempt and buys nothing twice."""
+def test_forty_pages_dropped_become_a_summary(page: Page, worker: None, real_lab: LabModel) -> None:
+    """One page fails once: the job goes on in a second attempt and buys nothing twice."""
     real_lab.misbehave({"match": "Page 7.", "status": 500, "times": 1})
     page.evaluate(DROP, TEXT)
     card = page.locator("[data-job-id]")

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, FilePayload, Locator, Page, expect
 
 from tasks.store.records import Progress
 from tests.browser.hand import Hand
@@ -53,6 +53,17 @@ def test_a_prompt_becomes_a_job_whose_text_is_seen_as_it_comes(page: Page, hand:
     expect(card(page).locator(".timeline li")).to_have_text(
         [re.compile(rf"{word} \d+:\d+:\d+") for word in ("queued", "running", "done")]
     )
+
+
+def test_a_prompt_may_be_sent_before_anything_else_has_come(
+    browse: Callable[..., BrowserContext], hand: Hand
+) -> None:
+    page = browse().new_page()
+    page.route("**/kinds", lambda route: None)
+    page.goto("/")
+    page.fill("textarea[name=input]", "At once")
+    page.click("button[type=submit]")
+    status(page, "queued")
 
 
 def test_a_waiting_job_tells_its_place_and_no_bar_moves(page: Page, hand: Hand) -> None:
@@ -182,7 +193,9 @@ def test_a_result_is_copied_downloaded_and_shared(
         card(page).locator("[data-action=download]").click()
     assert download.value.suggested_filename == "Two lines.md"
     assert download.value.path().read_text() == "# Two lines\n\none\ntwo\n"
-    expect(card(page).locator(".source")).to_have_text("The answer was cut off at its length limit.")
+    expect(card(page).locator(".source")).to_have_text(
+        "The answer was cut off at its length limit."
+    )
     card(page).locator("[data-action=share]").click()
     link = card(page).locator(".shared input")
     expect(link).to_have_value(re.compile("job=.*share="))
@@ -225,16 +238,20 @@ def test_the_lab_and_a_sample_are_told_apart_from_a_model(page: Page, hand: Hand
 def test_an_agents_steps_tick_off_and_stay_readable(page: Page, hand: Hand) -> None:
     hand.submit("plan", kind="agent")
     run = hand.start()
-    hand.write(run, "look, then tell", step="plan")
-    hand.write(run, "found it", step="look")
+    hand.plan(run, {"Look around": True, "Tell of it": False})
     steps = card(page).locator(".steps li")
-    expect(steps).to_have_count(2)
+    expect(steps.locator("summary")).to_have_text(["Look around", "Tell of it"])
     expect(steps.first).to_have_attribute("data-done", "true")
     expect(steps.last).to_have_attribute("data-done", "false")
-    hand.finish(run, "told", steps=[{"title": "look", "text": "found"}, {"title": "tell"}])
+    hand.write(run, "It was ", step="step 2")
+    hand.write(run, "quiet.", step="step 2")
+    steps.last.locator("summary").click()
+    expect(steps.last.locator(".text")).to_have_text("It was quiet.")
+    told = [{"step": "step 1", "title": "Look around", "text": "Nobody."}, {"title": "Tell of it"}]
+    hand.finish(run, "All quiet.", steps=told)
     expect(card(page).locator(".steps [data-done=true]")).to_have_count(2)
     steps.first.locator("summary").click()
-    expect(steps.first.locator(".text")).to_have_text("found")
+    expect(steps.first.locator(".text")).to_have_text("Nobody.")
 
 
 def test_an_agents_plan_is_seen_whole_and_ticked_off(page: Page, hand: Hand) -> None:
@@ -288,7 +305,7 @@ def test_a_kind_of_ones_own_has_a_form_by_its_schema(page: Page, hand: Hand) -> 
 
 
 def test_a_document_is_chosen_or_pasted(page: Page, hand: Hand) -> None:
-    documents = [
+    documents: list[FilePayload] = [
         {"name": f"{name}.md", "mimeType": "text/markdown", "buffer": f"about {name}".encode()}
         for name in ("one", "two")
     ]
@@ -302,8 +319,9 @@ def test_a_document_is_chosen_or_pasted(page: Page, hand: Hand) -> None:
     page.evaluate(
         """() => {
             const clipboardData = new DataTransfer();
-            clipboardData.items.add(new File(['about three'], 'three.txt', { type: 'text/plain' }));
-            document.body.dispatchEvent(new ClipboardEvent('paste', { clipboardData, bubbles: true }));
+            clipboardData.items.add(new File(['about three'], 'three.txt'));
+            const paste = new ClipboardEvent('paste', { clipboardData, bubbles: true });
+            document.body.dispatchEvent(paste);
         }"""
     )
     expect(page.locator("#files")).to_have_text("three.txt")

@@ -39,7 +39,9 @@ def test_a_key_opens_the_page_for_its_user(
     expect(page.locator("[data-job-id] h3")).to_have_text(["Ann's"])
     hand.finish(hand.start(), "for Ann")
     expect(page.locator("[data-part=text]")).to_have_text("for Ann")
-    assert "ann-key" not in page.evaluate("JSON.stringify([{...localStorage}, {...sessionStorage}])")
+    assert "ann-key" not in page.evaluate(
+        "JSON.stringify([{...localStorage}, {...sessionStorage}])"
+    )
     page.locator(".display summary").click()
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Key", exact=True)).to_be_focused()
