@@ -288,6 +288,7 @@ async def test_who_leaves_the_line_holds_nobody_up(settings: Settings, clock: Cl
         await floor.wait_in_line(bob)
         await floor.wait_in_line(cem)
         await store.cancel(bob.job_id)
+        assert [lane["in_line"] for lane in await store.lanes()] == [1]
         await floor.end(holder, call)
         (run,) = await floor.due()
         assert run.job_id == cem.job_id
@@ -361,6 +362,23 @@ async def test_stats_show_the_lanes(settings: Settings, clock: Clock) -> None:
         assert lanes[MODEL] == {"open": 1, "limit": 1, "in_line": 1, "opens_at": None}
         assert lanes["free"].pop("opens_at") > (await job(store, holder.job_id))["started_at"]
         assert lanes["free"] == {"open": 0, "limit": 0, "in_line": 0}
+
+
+async def test_nobody_is_woken_for_a_closed_lane(settings: Settings, clock: Clock) -> None:
+    async with store_at(limited(settings, 1), clock) as store:
+        floor = Floor(store, clock)
+        await floor.submit("ann")
+        await floor.submit("bob")
+        holder, waiter = await floor.due()
+        call = await floor.call(holder)
+        await floor.wait_in_line(waiter)
+        await store.settle(holder, Settlement(call, "a", "h", "rejected", 429, closed_s=30))
+        (lane,) = await store.lanes()
+        assert (lane["open"], lane["in_line"]) == (0, 1)
+        await floor.pass_time(30, ("w", holder))
+        (run,) = await floor.due()
+        assert run.job_id == waiter.job_id, "it is woken when the lane opens"
+        await floor.call(run)
 
 
 async def test_a_map_with_few_places_goes_on_with_few(settings: Settings, lab: LabModel) -> None:
