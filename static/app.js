@@ -131,7 +131,10 @@ function followVisibility() {
 	});
 	on(window, 'pagehide', rest);
 	on(window, 'pageshow', ({ persisted }) => persisted && wake());
-	on(window, 'online', wake);
+	on(window, 'online', () => {
+		rest();
+		wake();
+	});
 	wake();
 }
 

@@ -17,7 +17,7 @@ export function followDisplay() {
 		for (const choice of choices) spoken(select, 'option', choice).value = choice;
 		spoken(label, 'span', name);
 		label.append(select);
-		one('.panel').prepend(label);
+		one('[data-action=leave]').before(label);
 		select.value = localStorage[name] ?? choices[0];
 		select.onchange = () => {
 			localStorage[name] = document.documentElement.dataset[name] = select.value;

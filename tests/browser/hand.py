@@ -124,14 +124,14 @@ class Hand:
         """Tell how far the job is."""
         self.do(self.store.tell_progress(run, Progress(done, total, note, plan)))
 
-    def plan(self, run: Run, tasks: dict[str, bool]) -> None:
+    def plan(self, run: Run, tasks: dict[str, bool], note: str = "") -> None:
         """Tell the tasks of a plan, and which of them are done."""
         plan = [
             {"step": f"step {number}", "title": title, "done": done}
             for number, (title, done) in enumerate(tasks.items(), 1)
         ]
         done = sum(tasks.values())
-        self.do(self.store.tell_progress(run, Progress(done, len(tasks), "", plan)))
+        self.do(self.store.tell_progress(run, Progress(done, len(tasks), note, plan)))
 
     def reuse(self, run: Run, done: int, total: int, reused: int) -> None:
         """Tell how far the job is, with steps that were taken from the store."""

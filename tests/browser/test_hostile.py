@@ -25,9 +25,8 @@ def test_hostile_text_is_text_everywhere(page: Page, hand: Hand, text: str) -> N
     hand.submit(text, user_id=text[:100])
     run = hand.start()
     hand.begin(run, text)
-    hand.progress(run, 1, 2, text)
     hand.write(run, *text, step=text)
-    hand.plan(run, {text: False})
+    hand.plan(run, {text: False}, note=text)
     newest = page.locator("[data-job-id]").first
     expect(newest.locator("h3")).to_have_text(text)
     expect(newest.locator(".doing")).to_contain_text(text)
