@@ -375,7 +375,7 @@ async def test_nobody_is_woken_for_a_closed_lane(settings: Settings, clock: Cloc
         await store.settle(holder, Settlement(call, "a", "h", "rejected", 429, closed_s=30))
         (lane,) = await store.lanes()
         assert (lane["open"], lane["in_line"]) == (0, 1)
-        await floor.pass_time(30, ("w", holder))
+        await floor.pass_time(30.1, ("w", holder))
         (run,) = await floor.due()
         assert run.job_id == waiter.job_id, "it is woken when the lane opens"
         await floor.call(run)
