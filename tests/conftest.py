@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import os
 import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -38,6 +40,23 @@ def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.delenv(name)
 
 
+@pytest.fixture
+async def no_task_left() -> AsyncIterator[None]:
+    """Whatever the test started in its loop has ended."""
+    yield
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    if left:
+        _, left = await asyncio.wait(left, timeout=2)
+    assert not left, f"the test left tasks behind: {left}"
+
+
+@pytest.fixture(autouse=True)
+def tidy(request: pytest.FixtureRequest) -> None:
+    """A test with a loop of its own leaves nothing running in it."""
+    if inspect.iscoroutinefunction(getattr(request.node, "obj", None)):
+        request.getfixturevalue("no_task_left")
+
+
 @pytest.fixture(scope="session")
 def valkey() -> Iterator[EmbeddedStore]:
     """The session's Valkey, as users get it embedded but for one thing: it does not wait for the
@@ -56,7 +75,11 @@ def store_url(valkey: EmbeddedStore, request: pytest.FixtureRequest) -> Iterator
     unless it is marked to write past the scripts."""
     with redis.Redis.from_url(valkey.url) as client:
         client.flushall()
+        connections = len(client.client_list())
         yield valkey.url
+        wait_until(
+            lambda: len(client.client_list()) <= connections, "the test's connections are closed"
+        )
         if not request.node.get_closest_marker("writes_by_hand"):
             assert faults(Books.read(client)) == []
 
