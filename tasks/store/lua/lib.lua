@@ -32,11 +32,11 @@ local function K(template, a, b, c)
 end
 
 -- Add to a figure that every server shows: its name, then its labels. Bounded, since models are named
--- by users.
+-- by users: what would be one too many goes again.
 local function count(n, ...)
   local figures, field = K('figures'), table.concat({...}, '\n')
-  if redis.call('HLEN', figures) < 5000 or redis.call('HEXISTS', figures, field) == 1 then
-    redis.call('HINCRBY', figures, field, n)
+  if redis.call('HINCRBY', figures, field, n) == tonumber(n) and redis.call('HLEN', figures) > 5000 then
+    redis.call('HDEL', figures, field)
   end
 end
 
@@ -92,6 +92,12 @@ local function load(id)
   return job
 end
 
+-- The same for whoever looks at jobs of others: one that holds what is not ours stops nobody.
+local function sound(id)
+  local fine, job = pcall(load, id)
+  return fine and job or nil
+end
+
 -- `set` is a list of fragments, "queued","retrying": the quotes keep words apart.
 local function among(set, status)
   return string.find(set, status, 1, true) ~= nil
@@ -102,9 +108,12 @@ local function holds(job, A)
   return job ~= nil and job.run == A.run and job.worker ~= false
 end
 
+-- What `render` reads: the first SHOWN as they are, the others for what it makes of them.
 local PUBLIC = {'kind', 'status', 'user_id', 'attempts', 'max_attempts', 'done', 'total', 'note',
   'result', 'error', 'retry_at', 'paid', 'open', 'rejected', 'not_sent', 'unknown', 'reused',
-  'input_tokens', 'output_tokens', 'metadata', 'created_at', 'started_at', 'finished_at', 'plan', 'callback'}
+  'input_tokens', 'output_tokens', 'metadata', 'created_at', 'started_at', 'finished_at', 'plan', 'callback',
+  'model', 'worker', 'begun', 'run', 'user', 'seq'}
+local SHOWN = 25
 -- The plan of a kind that tells one is a part of its progress, so that a page can tick it off.
 local function plan_part(plan)
   return plan and plan ~= 'null' and plan ~= '' and ',"plan":' .. plan or ''
@@ -116,14 +125,15 @@ local function pace_of(kind, model)
 end
 
 -- Seconds until a job ends, as JSON: by its own progress in its first run, else by the pace of its like
--- and of what is before it.
-local function eta(id, kind, rank, done, total, finished_at)
+-- and of what is before it. `v`: the PUBLIC fields of the job.
+local function eta(id, rank, v)
+  local kind, done, total, finished_at, model, worker, begun, run =
+    v[1], v[6], v[7], v[23], v[26], v[27], v[28], v[29]
   if finished_at ~= 'null' then return 'null' end
-  local v = redis.call('HMGET', K('job', id), 'model', 'worker', 'begun', 'run')
-  local pace, ms = pace_of(kind, v[1] or ''), nil
-  if v[2] then
-    local passed, part = NOW - v[3], total ~= 'null' and done / total or 0
-    if v[4] == '1' and part > 0 then
+  local pace, ms = pace_of(kind, model or ''), nil
+  if worker then
+    local passed, part = NOW - begun, total ~= 'null' and done / total or 0
+    if run == '1' and part > 0 then
       ms = passed / part - passed
     elseif pace then
       ms = math.max(0, pace - passed)
@@ -136,10 +146,11 @@ local function eta(id, kind, rank, done, total, finished_at)
   return ms and string.format('%.1f', ms / 1000) or 'null'
 end
 
--- The job as the contract shows it; `reason` (text or nil) is added to a state event.
+-- The job as the contract shows it, and the fields it was made of; `reason` (text or nil) is added to a
+-- state event.
 local function render(id, reason)
   local v = redis.call('HMGET', K('job', id), unpack(PUBLIC))
-  for i = 2, #PUBLIC do v[i] = v[i] or 'null' end
+  for i = 2, SHOWN do v[i] = v[i] or 'null' end
   local rank = redis.call('ZRANK', K('waiting'), id)
   local self = '"/jobs/' .. id
   return table.concat({
@@ -147,26 +158,31 @@ local function render(id, reason)
     ',"attempts":', v[4], ',"max_attempts":', v[5],
     ',"progress":{"done":', v[6], ',"total":', v[7], ',"note":', v[8], plan_part(v[24]),
     '},"result":', v[9], ',"error":', v[10], ',"retry_at":', v[11],
-    ',"queue_position":', rank and rank + 1 or 'null', ',"eta_s":', eta(id, v[1], rank, v[6], v[7], v[23]),
+    ',"queue_position":', rank and rank + 1 or 'null', ',"eta_s":', eta(id, rank, v),
     ',"ledger":{"paid":', v[12], ',"open":', v[13], ',"rejected":', v[14], ',"not_sent":', v[15],
     ',"unknown":', v[16], ',"reused":', v[17], ',"input_tokens":', v[18], ',"output_tokens":', v[19],
     '},"metadata":', v[20], ',"created_at":', v[21], ',"started_at":', v[22], ',"finished_at":', v[23],
     ',"callback":', v[25],
     ',"links":{"self":', self, '","stream":', self, '/stream","cancel":', self, '/cancel","retry":', self,
-    '/retry"}', reason and ',"reason":"' .. reason .. '"' or '', '}'})
+    '/retry"}', reason and ',"reason":"' .. reason .. '"' or '', '}'}), v
 end
 
 -- What a reader gets for one job: its JSON, status fragment, user, sequence number.
 local function view(id)
-  local v = redis.call('HMGET', K('job', id), 'status', 'user', 'seq')
-  return {render(id), v[1], v[2], v[3]}
+  local json, v = render(id)
+  return {json, v[2], v[30], v[31]}
 end
 
 -- Append an event to the job's log and publish it; `fed`: also to the feeds of its user and of all.
 local function emit(job, event, data, fed)
   local seq = redis.call('HINCRBY', job.key, 'seq', 1)
   local block = 'event: ' .. event .. '\ndata: ' .. data .. '\n\n'
-  redis.call('XADD', K('log', job.id), seq .. '-0', 'b', block)
+  local log = K('log', job.id)
+  if type(redis.pcall('XADD', log, seq .. '-0', 'b', block)) == 'table' then
+    -- Something else stands in its place: the log begins anew, and its readers get a snapshot.
+    redis.call('DEL', log)
+    redis.call('XADD', log, seq .. '-0', 'b', block)
+  end
   redis.call('PUBLISH', K('job_channel', job.id), seq .. '\n' .. block)
   if not fed then return end
   for _, scope in ipairs(job.scopes) do
@@ -186,7 +202,8 @@ local function indexes(scopes, status, kind)
   return names
 end
 
--- Enter a status: write it, move the job in the indexes, log and publish the state event.
+-- Enter a status: write it, move the job in the indexes, log and publish the state event. Answers the
+-- job as it was shown.
 local function enter(job, status, reason)
   redis.call('HSET', job.key, 'status', status)
   if job.status ~= status then
@@ -199,7 +216,9 @@ local function enter(job, status, reason)
   end
   job.status = status
   count(1, 'entered', job.kind, string.sub(status, 2, -2), reason or '')
-  emit(job, string.sub(status, 2, -2), render(job.id, reason), true)
+  local json = render(job.id, reason)
+  emit(job, string.sub(status, 2, -2), json, true)
+  return json
 end
 
 -- Only the head of a user's waiting list is in arq's queue. Put the next one there, if there is one.
@@ -256,8 +275,7 @@ local function quota_left(user, quota)
   local set = K('inflight', user)
   if quota == 0 or redis.call('SCARD', set) < quota then return true end
   for _, id in ipairs(redis.call('SMEMBERS', set)) do
-    local finished = redis.call('HGET', K('job', id), 'finished_at')
-    if not finished or finished ~= 'null' then redis.call('SREM', set, id) end
+    if redis.pcall('HGET', K('job', id), 'finished_at') ~= 'null' then redis.call('SREM', set, id) end
   end
   return redis.call('SCARD', set) < quota
 end

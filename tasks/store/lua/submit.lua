@@ -2,7 +2,8 @@
 -- A repeat by nature: the caller made the job's id, so a record under it is its own earlier try.
 -- A: job, user, kind, quota, idem ('' none), fingerprint, status (to enter), deadline_ms, expires_ms
 --    ('' none; from now), blob ('' none), and `.name` = a field of the record for each of the others
--- returns: word, jobs in flight, view…; word: new, replay, reused (the key came with another body), full
+-- returns: word, jobs in flight, view… (of a new job as its first event shows it); word: new, replay,
+--    reused (the key came with another body), full
 local set = K('inflight', A.user)
 if redis.call('EXISTS', K('job', A.job)) == 1 then
   return {'new', redis.call('SCARD', set), unpack(view(A.job))}
@@ -34,5 +35,4 @@ local job = load(A.job)
 job.status = nil
 for _, name in ipairs(indexes(job.scopes, '*', job.kind)) do redis.call('ZADD', name, now, job.id) end
 line_up(job, now)
-enter(job, A.status)
-return {'new', redis.call('SCARD', set), unpack(view(A.job))}
+return {'new', redis.call('SCARD', set), enter(job, A.status), A.status, A.user, '1'}
