@@ -24,6 +24,7 @@ from redis.exceptions import (
 from tasks.errors import StoreUnavailable
 from tasks.keys import FEED_LENGTH, OP_KEEP_S, TEMPLATES
 from tasks.settings import Concurrency, RetryRule, Settings
+from tasks.store.batch import Batches
 
 AWAY: Final = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
 """What redis-py raises when the store cannot be used now but may be later."""
@@ -65,7 +66,7 @@ class Scripts:
     def __init__(
         self, redis: Redis, *, config: str, patient: bool, clock: Callable[[], float] | None
     ) -> None:
-        self._redis = redis
+        self._batches = Batches(redis)
         self._config = config
         self._patient = patient
         self._clock = clock
@@ -94,10 +95,10 @@ class Scripts:
     async def _evaluate(self, name: str, argv: list[Any]) -> list[Any]:
         sha = digest(name, self._config)
         try:
-            return await self._redis.evalsha(sha, 0, *argv)  # type: ignore[misc, no-any-return]
+            return await self._batches.send("EVALSHA", sha, 0, *argv)  # type: ignore[no-any-return]
         except NoScriptError:
             text = source(name, self._config)
-            return await self._redis.eval(text, 0, *argv)  # type: ignore[misc, no-any-return]
+            return await self._batches.send("EVAL", text, 0, *argv)  # type: ignore[no-any-return]
 
 
 @cache

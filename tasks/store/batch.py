@@ -1,0 +1,60 @@
+"""Send the commands that are asked for in one turn of the event loop in one pipeline."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, Final
+
+from redis.asyncio import Redis
+
+_MOST: Final = 128
+"""Commands of one pipeline: a larger crowd parts, so that its first replies come soon."""
+
+_Asked = tuple[tuple[Any, ...], "asyncio.Future[Any]"]
+
+
+class Batches:
+    """Commands that travel together where many jobs move at once.
+
+    A caller that gives up leaves its command on the way; it could not know either, from a
+    connection of its own, how far it came.
+    """
+
+    def __init__(self, redis: Redis) -> None:
+        self._redis = redis
+        self._asked: list[_Asked] = []
+        self._sending: set[asyncio.Task[None]] = set()
+
+    async def send(self, *command: Any) -> Any:
+        """The reply to a command. Raises what redis-py raises for it."""
+        loop = asyncio.get_running_loop()
+        reply: asyncio.Future[Any] = loop.create_future()
+        self._asked.append((command, reply))
+        if len(self._asked) == 1:
+            loop.call_soon(self._flush)
+        return await reply
+
+    def _flush(self) -> None:
+        asked, self._asked = self._asked, []
+        for start in range(0, len(asked), _MOST):
+            task = asyncio.create_task(self._send(asked[start : start + _MOST]))
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
+
+    async def _send(self, batch: list[_Asked]) -> None:
+        for (_, reply), answer in zip(batch, await self._answers(batch), strict=True):
+            if reply.done():
+                continue
+            if isinstance(answer, Exception):
+                reply.set_exception(answer)
+            else:
+                reply.set_result(answer)
+
+    async def _answers(self, batch: list[_Asked]) -> list[Any]:
+        try:
+            async with self._redis.pipeline(transaction=False) as pipe:
+                for command, _ in batch:
+                    pipe.execute_command(*command)
+                return await pipe.execute(raise_on_error=False)
+        except Exception as error:
+            return [error] * len(batch)
