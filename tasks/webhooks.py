@@ -11,6 +11,7 @@ import random
 import socket
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -85,6 +86,11 @@ class Webhooks:
             except StoreUnavailable as error:
                 log.debug("callbacks wait for the store: %s", error)
             await asyncio.sleep(_LOOK_S)
+
+    async def deliver_last(self) -> None:
+        """Deliver what is due before the process ends."""
+        with suppress(StoreUnavailable):
+            await self.deliver_due()
 
     async def deliver_due(self) -> None:
         """Deliver the callbacks that are due, side by side."""

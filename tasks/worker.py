@@ -101,7 +101,10 @@ async def build_worker(
     if settings.alert_urls:
         routines.append(Alerter(settings, prompt).keep_delivering())
     if settings.webhook_secret:
-        routines.append(Webhooks(settings, prompt).keep_delivering())
+        webhooks = Webhooks(settings, prompt)
+        routines.append(webhooks.keep_delivering())
+        if burst:  # nobody may come after it
+            stack.push_async_callback(webhooks.deliver_last)
     for routine in routines:
         task = asyncio.create_task(routine)
         task.add_done_callback(worker.part_ended)

@@ -8,7 +8,7 @@ import hmac
 import json
 import time
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import Any
 
@@ -17,10 +17,12 @@ from pydantic import SecretStr
 
 from tasks.callbacks import is_public
 from tasks.errors import SettingsError
+from tasks.kinds import load_kinds
 from tasks.lifecycle import FAIL, FINISH
 from tasks.settings import Settings, load_settings
 from tasks.store import Store
 from tasks.webhooks import WAITS_S, Webhooks, sign
+from tasks.worker import build_worker
 from tests.conftest import LabModel
 from tests.crew import crew, ended, job, store_at
 from tests.endpoint import SHUT, Endpoint, Request, Script, reply
@@ -318,6 +320,17 @@ async def test_a_worker_delivers_at_once(
             assert "secret-path" not in shown, "the address may hold a secret"
         assert len(endpoint.requests) == 1
         assert json.loads(endpoint.requests[0].body)["data"]["job_id"] == job_id
+
+
+async def test_a_burst_tells_what_it_ended(told: Settings, lab: LabModel) -> None:
+    own = told.model_copy(update={"ai_url": SecretStr(lab.url)})
+    with Endpoint(OK) as endpoint:
+        async with store_at(own) as store:
+            for n in range(3):
+                await store.submit(a_job("chat", f"{n}", callback_url=endpoint.url))
+            async with AsyncExitStack() as stack:
+                await (await build_worker(own, load_kinds(), stack, burst=True)).async_run()
+        assert len(endpoint.requests) == 3
 
 
 @pytest.mark.parametrize("secret", ["abc", "whsec_", "whsec_%%%", "whsec_c2hvcnQ=", SECRETS[0][6:]])
