@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.keys import name
 from tasks.lifecycle import DEFER, FAIL, FINISH, RETRY
 from tasks.settings import Settings
 from tasks.store import Progress, Run, Store
 from tests.crew import job, store_at
 from tests.rig import Clock, a_job, data
+from tests.serving import served
 
 
 async def submit(store: Store, user: str, model: str | None = None, kind: str = "chat") -> str:
@@ -115,3 +117,15 @@ async def test_a_wait_is_a_part_of_it(settings: Settings) -> None:
             await store.requeue(run, move, wait_s=50, reason="transient")
             assert await eta_s(store, job_id) == 60
             clock.forward(50)
+
+
+async def test_when_to_ask_again_follows_it(settings: Settings) -> None:
+    async with served(settings) as client, store_at(settings) as store:
+        for pace_s, expected in ((30, 30), (0.2, 1), (4000, 60)):
+            await store.redis.set(name("pace", "chat", ""), pace_s * 1000, px=60_000)
+            posted = await client.post("/jobs", json={"input": "x"})
+            assert posted.json()["eta_s"] == pace_s
+            job_id = posted.json()["job_id"]
+            answer = await client.get(f"/jobs/{job_id}")
+            assert answer.headers["retry-after"] == str(expected)
+            await store.cancel(job_id)
