@@ -30,6 +30,7 @@ from tasks.webhooks import Webhooks
 
 log = logging.getLogger("slowcall.worker")
 
+_INSIST_S: Final = 0.2
 _SWEEP_S: Final = 1.0
 
 
@@ -140,9 +141,11 @@ async def _say_goodbye(store: Store, worker_id: str) -> None:
 
 
 async def _end(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
+    # More than once: redis-py can swallow a cancel that comes while it connects (seen at a SIGTERM
+    # right after the start, which then never ended).
+    while not task.done():
+        task.cancel()
+        await asyncio.wait([task], timeout=_INSIST_S)
 
 
 def _chosen(kinds: dict[str, Kind], names: Sequence[str] | None) -> dict[str, Kind]:
