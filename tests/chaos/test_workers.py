@@ -136,9 +136,9 @@ def test_ten_restarts_cost_a_long_job_nothing(build: Build, tmp_path: Path) -> N
     customer.await_status(job_id, "running")
     for turn in range(10):
         worker = house.workers[turn % 2]
+        worker.await_word("worker ready", times=1 + turn // 2)
         assert worker.leave() == 0
         worker.start()
-        worker.await_word("worker ready", times=2 + turn // 2)
 
     job = customer.await_end(job_id, within_s=30)
     assert (job["status"], job["attempts"]) == ("done", 1)
