@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import uvicorn
+import uvloop
 from pydantic import SecretStr
 
 from server.lab import create_lab
@@ -32,7 +32,7 @@ def work(
         if not quiet:
             store = store_line(joined, embedded=settings.redis_url is None)
             say(f"slowcall works on {store}; model: {model_line(ready, lab)}; Ctrl-C stops it")
-        asyncio.run(
+        uvloop.run(
             run_worker(ready, burst=burst, max_jobs=max_jobs, kinds=list(kinds) if kinds else None)
         )
 
