@@ -79,25 +79,32 @@ class Webhooks:
         self._base_url = settings.public_url.rstrip("/")
 
     async def keep_delivering(self) -> None:
-        """Deliver what is due, for ever."""
-        while True:
+        """Deliver what is due, for ever; a receiver that is slow holds up no other."""
+        under_way: set[asyncio.Task[None]] = set()
+        async with self._session() as session:
             try:
-                await self.deliver_due()
-            except StoreUnavailable as error:
-                log.debug("callbacks wait for the store: %s", error)
-            await asyncio.sleep(_LOOK_S)
-
-    async def deliver_last(self) -> None:
-        """Deliver what is due before the process ends."""
-        with suppress(StoreUnavailable):
-            await self.deliver_due()
+                while True:
+                    for letter in await self._take(_MOST - len(under_way)):
+                        task = asyncio.create_task(self._deliver(session, letter))
+                        under_way.add(task)
+                        task.add_done_callback(under_way.discard)
+                    await asyncio.sleep(_LOOK_S)
+            finally:
+                for task in under_way:
+                    task.cancel()
 
     async def deliver_due(self) -> None:
-        """Deliver the callbacks that are due, side by side."""
-        letters = await self._store.take_letters(TOPIC, lease_s=_LEASE_S, most=_MOST)
-        if letters:
-            async with self._session() as session:
-                await asyncio.gather(*(self._deliver(session, letter) for letter in letters))
+        """Deliver the callbacks that are due now, side by side."""
+        async with self._session() as session:
+            letters = await self._take(_MOST)
+            await asyncio.gather(*(self._deliver(session, letter) for letter in letters))
+
+    async def _take(self, most: int) -> list[Letter]:
+        try:
+            return await self._store.take_letters(TOPIC, lease_s=_LEASE_S, most=most)
+        except StoreUnavailable as error:
+            log.debug("callbacks wait for the store: %s", error)
+            return []
 
     def _session(self) -> aiohttp.ClientSession:
         connector = aiohttp.TCPConnector(
@@ -118,9 +125,10 @@ class Webhooks:
         state = "delivered" if delivered else "failed" if over else "pending"
         next_at = None if wait_s is None else iso(time.time() + wait_s)
         told = {"state": state, "attempts": tries, "status": status, "next_at": next_at}
-        there = await self._store.tell_callback(letter, told)
         again = Letter(letter.id, {**letter.payload, "tries": tries})
-        await self._store.finish_letter(TOPIC, again, wait_s=wait_s if there else None)
+        with suppress(StoreUnavailable):  # then its lease ends, and it is told once more
+            there = await self._store.tell_callback(letter, told)
+            await self._store.finish_letter(TOPIC, again, wait_s=wait_s if there else None)
 
     async def _send(
         self, session: aiohttp.ClientSession, letter: Letter

@@ -105,7 +105,7 @@ async def build_worker(
         webhooks = Webhooks(settings, prompt)
         routines.append(webhooks.keep_delivering())
         if burst:  # nobody may come after it
-            stack.push_async_callback(webhooks.deliver_last)
+            stack.push_async_callback(webhooks.deliver_due)
     for routine in routines:
         task = asyncio.create_task(routine)
         task.add_done_callback(worker.part_ended)

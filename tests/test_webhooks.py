@@ -25,7 +25,7 @@ from tasks.webhooks import WAITS_S, Webhooks, sign
 from tasks.worker import build_worker
 from tests.conftest import LabModel
 from tests.crew import crew, ended, job, store_at
-from tests.endpoint import SHUT, Endpoint, Request, Script, reply
+from tests.endpoint import HOLD, SHUT, Endpoint, Request, Script, reply
 from tests.rig import Clock, a_job
 from tests.serving import served, submit, until
 
@@ -320,6 +320,24 @@ async def test_a_worker_delivers_at_once(
             assert "secret-path" not in shown, "the address may hold a secret"
         assert len(endpoint.requests) == 1
         assert json.loads(endpoint.requests[0].body)["data"]["job_id"] == job_id
+
+
+async def test_a_slow_receiver_holds_up_no_other(told: Settings, lab: LabModel) -> None:
+    with Endpoint([HOLD]) as slow, Endpoint(OK) as quick:
+        async with store_at(told) as store, crew(told, lab.url):
+            first = (await store.submit(a_job("chat", "1", callback_url=slow.url))).job.job_id
+
+            async def asked() -> bool:
+                return bool(slow.requests)
+
+            await until(asked, "the slow one is told")
+            await store.submit(a_job("chat", "2", callback_url=quick.url))
+
+            async def heard() -> bool:
+                return bool(quick.requests)
+
+            await until(heard, "the quick one is told meanwhile", 5)
+            assert (await job(store, first))["callback"]["state"] == "pending"
 
 
 async def test_a_burst_tells_what_it_ended(told: Settings, lab: LabModel) -> None:
