@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, sync_playwright
 from pydantic import SecretStr
 
@@ -21,6 +22,7 @@ from server.valkey import EmbeddedStore
 from tasks.settings import Settings
 from tests.browser.hand import Hand
 from tests.conftest import wait_until
+from tests.invariants import Books, faults
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -125,6 +127,16 @@ def running_server(valkey: EmbeddedStore) -> Iterator[Server]:
     server.start()
     yield server
     server.stop()
+
+
+@pytest.fixture
+def store_url(valkey: EmbeddedStore, running_server: Server) -> Iterator[str]:
+    """The address of an empty store, whose invariants hold after the test. The session's server
+    stays connected to it, by as many connections as it likes."""
+    with redis.Redis.from_url(valkey.url) as client:
+        client.flushall()
+        yield valkey.url
+        assert faults(Books.read(client)) == []
 
 
 @pytest.fixture
