@@ -22,6 +22,7 @@ from tasks.errors import (
     KeyReused,
     MalformedRequest,
     QuotaExceeded,
+    RecordDamaged,
     SlowcallError,
     StoreUnavailable,
     TooLarge,
@@ -60,6 +61,7 @@ SHAPES: Final[Mapping[type[SlowcallError], Shape]] = {
     InvalidInput: Shape(422, "The request is well-formed but wrong"),
     KeyReused: Shape(422, "The idempotency key came before with another body"),
     QuotaExceeded: Shape(429, "Too many jobs in flight", _IANA + "quota-exceeded"),
+    RecordDamaged: Shape(500, "Internal Server Error", "about:blank"),
     StoreUnavailable: Shape(503, "The store is away", _IANA + "temporary-reduced-capacity"),
 }
 

@@ -3,6 +3,7 @@
 SlowcallError
 ├── SettingsError            a wrong setting: the start stops with one line
 ├── StoreUnavailable         Redis does not answer
+├── RecordDamaged            a job's record in Redis holds what is not ours
 ├── Refusal                  a request that is not carried out
 │   ├── MalformedRequest     not JSON, a bad header or cursor
 │   ├── Unauthorized         no key, or a wrong one
@@ -58,6 +59,13 @@ class SettingsError(SlowcallError):
 
 class StoreUnavailable(SlowcallError):
     """Redis does not answer."""
+
+
+class RecordDamaged(SlowcallError):
+    """A job's record holds what is not ours."""
+
+    def __init__(self, message: str = "The record of this job holds what is not ours.") -> None:
+        super().__init__(message)
 
 
 class Refusal(SlowcallError):

@@ -19,6 +19,7 @@ from tasks.errors import (
     InvalidInput,
     JobError,
     PermanentError,
+    RecordDamaged,
     RunLost,
     StepUnknown,
     Stopped,
@@ -65,6 +66,13 @@ class Runner:
 
     async def run(self, claimed: Claimed) -> None:
         """Run a claimed job until its record says how the run ended, or somebody else has it."""
+        try:
+            await self._run(claimed)
+        except RecordDamaged as error:
+            log.error("job %s: its record is damaged", claimed.job_id, exc_info=error)
+            await self._store.condemn(claimed, self._kinds, str(error))
+
+    async def _run(self, claimed: Claimed) -> None:
         run = await self._store.start(claimed, self._worker)
         if run is None:
             return
@@ -118,7 +126,7 @@ class Runner:
                 raise
             return PermanentError("The kind raised CancelledError.")
         except ExceptionGroup as group:
-            stopped = group.subgroup(Stopped)
+            stopped = group.subgroup((Stopped, RecordDamaged))
             return group if stopped is None else _leaf(stopped)
         except Exception as error:
             return error
@@ -154,7 +162,7 @@ class Runner:
             case dict():
                 await self._store.conclude(run, FINISH, result=end)
                 log_job(run, FINISH.target)
-            case RunLost():
+            case RunLost() | RecordDamaged():
                 raise end
             case Drained():
                 await self._store.requeue(run, RELEASE, counted=False)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from redis.asyncio import Redis
+from redis.exceptions import ResponseError
 
 from tasks.errors import StoreUnavailable
-from tasks.store.scripts import AWAY, Scripts
+from tasks.store.scripts import AWAY, Scripts, raise_damage
 
 PAUSE_S = 0.2
 
@@ -34,4 +35,7 @@ class StoreBase:
             except AWAY as error:
                 if not self._patient:
                     raise StoreUnavailable(f"Redis does not answer: {error}") from error
+            except ResponseError as error:
+                raise_damage(error)
+                raise
             await asyncio.sleep(PAUSE_S)

@@ -11,6 +11,7 @@ from tasks.errors import (
     KeyReused,
     MalformedRequest,
     QuotaExceeded,
+    RecordDamaged,
     WrongStatus,
 )
 from tasks.keys import ALL, idempotency_part, name, user_scope
@@ -62,10 +63,12 @@ class ClientVerbs(StoreBase):
         return Submitted(_view(view), replayed=word == b"replay", in_flight=int(in_flight))
 
     async def read(self, job_id: str) -> JobView:
-        """The job as it stands. Raises JobNotFound."""
+        """The job as it stands. Raises JobNotFound, RecordDamaged."""
         view = await self.scripts.call("read", job=job_id)
         if not view:
             raise _unknown()
+        if not _is_whole(view):
+            raise RecordDamaged
         return _view(view)
 
     async def list_jobs(
@@ -94,7 +97,7 @@ class ClientVerbs(StoreBase):
             after=after,
         )
         next_cursor = f"{page[-1][0].decode()}_{page[-1][1].decode()}" if more == b"1" else None
-        return [_view(view) for _, _, *view in page], next_cursor
+        return [_view(view) for _, _, *view in page if _is_whole(view)], next_cursor
 
     async def cancel(self, job_id: str) -> JobView:
         """End a job that is not final; its worker is told. Raises JobNotFound, WrongStatus."""
@@ -174,17 +177,17 @@ class ClientVerbs(StoreBase):
         return await self._feed_entries(entries[:limit])
 
     async def _feed_entries(self, entries: list[_Entry]) -> list[FeedEntry]:
-        async def fetch() -> list[list[_Entry]]:
+        async def fetch() -> list[list[_Entry] | Exception]:
             async with self.redis.pipeline(transaction=False) as pipe:
                 for _, fields in entries:
                     seq = f"{int(fields[b's'])}-0"
                     pipe.xrange(name("log", fields[b"j"].decode()), min=seq, max=seq)
-                found: list[list[_Entry]] = await pipe.execute()
+                found: list[list[_Entry] | Exception] = await pipe.execute(raise_on_error=False)
                 return found
 
         logs = await self.ask(fetch) if entries else []
         return [
-            FeedEntry(feed_id.decode(), found[0][1][b"b"] if found else b"")
+            FeedEntry(feed_id.decode(), _block(found))
             for (feed_id, _), found in zip(entries, logs, strict=True)
         ]
 
@@ -239,6 +242,19 @@ def _view(view: list[bytes]) -> JobView:
     body, status, user, seq = view
     job_id = body[11:43].decode()
     return JobView(job_id, user.decode(), unquoted(status), int(seq), body)
+
+
+def _is_whole(view: list[bytes]) -> bool:
+    """Whether the record is still JSON: one that something else wrote to must not break a list."""
+    try:
+        return bool(loads(view[0]))
+    except ValueError:
+        return False
+
+
+def _block(found: list[_Entry] | Exception) -> bytes:
+    """The event that was looked up in a log; empty where the log is gone, or is none of ours."""
+    return found[0][1][b"b"] if isinstance(found, list) and found else b""
 
 
 def _log_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> LogEntry:

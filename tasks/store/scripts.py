@@ -18,10 +18,11 @@ from redis.exceptions import (
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
+    ResponseError,
     TimeoutError,
 )
 
-from tasks.errors import StoreUnavailable
+from tasks.errors import RecordDamaged, StoreUnavailable
 from tasks.keys import FEED_LENGTH, OP_KEEP_S, TEMPLATES
 from tasks.settings import Concurrency, RetryRule, Settings
 from tasks.store.batch import Batches
@@ -35,6 +36,7 @@ BUCKETS_MS: Final = (
 )
 """The upper bounds of every histogram that the scripts count."""
 
+_CODE: Final = re.compile(r"(?!WRONGTYPE)[A-Z]{3,} ")
 _LONGEST_PAUSE_S: Final = 1.0
 _SHARED: Final = ("lib", "lanes", "outbox", "ends")
 
@@ -89,6 +91,9 @@ class Scripts:
             except AWAY as error:
                 if not self._patient:
                     raise StoreUnavailable(f"Redis does not answer: {error}") from error
+            except ResponseError as error:
+                raise_damage(error)
+                raise
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -99,6 +104,15 @@ class Scripts:
         except NoScriptError:
             text = source(name, self._config)
             return await self._batches.send("EVAL", text, 0, *argv)  # type: ignore[no-any-return]
+
+
+def raise_damage(error: ResponseError) -> None:
+    """Raises RecordDamaged where a command met a value of another type, no number, no JSON.
+
+    What else Redis refuses begins with a code (MISCONF, BUSY …) or has a class of its own.
+    """
+    if type(error) is ResponseError and not _CODE.match(str(error)):
+        raise RecordDamaged from error
 
 
 @cache

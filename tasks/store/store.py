@@ -10,13 +10,14 @@ from tasks.lifecycle import Status
 from tasks.settings import Settings
 from tasks.store.client_verbs import ClientVerbs
 from tasks.store.connect import connect_redis
+from tasks.store.damage import Damage
 from tasks.store.fragments import iso, loads, quoted
 from tasks.store.outbox import Outbox
 from tasks.store.scripts import Scripts, lua_config
 from tasks.store.worker_verbs import WorkerVerbs
 
 
-class Store(ClientVerbs, WorkerVerbs, Outbox):
+class Store(ClientVerbs, WorkerVerbs, Outbox, Damage):
     """Everything that is known of jobs, in Redis."""
 
     @classmethod

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from tasks.errors import ErrorType, RunLost
+from tasks.errors import ErrorType, RecordDamaged, RunLost
 from tasks.keys import name
 from tasks.lifecycle import (
     EXPIRE,
@@ -56,7 +56,10 @@ class WorkerVerbs(StoreBase):
         return [Claimed(entry.decode()) for entry in entries], float(wait) / 1000 if wait else None
 
     async def start(self, claimed: Claimed, worker: str) -> Run | None:
-        """Begin a run of a claimed job; None where there is nothing to run (any more)."""
+        """Begin a run of a claimed job; None where there is nothing to run (any more).
+
+        Raises RecordDamaged.
+        """
         job_id, _, life = claimed.entry.partition(":")
         word, *fields = await self.scripts.call(
             "start",
@@ -73,7 +76,10 @@ class WorkerVerbs(StoreBase):
             unknown_error=_PARKED,
             lost_error=_LOST,
         )
-        return _run(job_id, fields) if word == b"start" else None
+        try:
+            return _run(job_id, fields) if word == b"start" else None
+        except ValueError:
+            raise RecordDamaged from None
 
     async def steps(self, job_id: str) -> dict[str, StoredStep]:
         """The stored results of a job's steps, by name."""
@@ -302,7 +308,10 @@ def _progress(progress: Progress | None) -> dict[str, Any]:
 
 def _stored(kept: bytes) -> StoredStep:
     hash, _, value = kept.partition(b"\n")
-    return StoredStep(hash.decode(), loads(value))
+    try:
+        return StoredStep(hash.decode(), loads(value))
+    except ValueError:
+        raise RecordDamaged("A stored step of this job holds what is not ours.") from None
 
 
 def _run(job_id: str, fields: list[bytes]) -> Run:

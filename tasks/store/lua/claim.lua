@@ -35,7 +35,7 @@ end
 
 local function take(kind, entry, nth)
   local id, life = string.match(entry, '^([^:]+):(%d+)$')
-  local job = id and load(id)
+  local job = id and load_whole(id)
   local queue = K('queue', kind)
   if not job or job.life ~= life or job.finished_at ~= 'null' then return drop(kind, entry) end
   if job.worker and job.worker ~= A.worker and grace > now then
@@ -58,6 +58,13 @@ local function take(kind, entry, nth)
   table.insert(claimed, entry)
 end
 
+-- A record that holds what is not ours holds nobody up: whoever starts that job finds out and fails it.
+local function take_all_the_same(kind, entry, nth)
+  if pcall(take, kind, entry, nth) then return end
+  redis.call('ZADD', K('queue', kind), now + lease, entry)
+  table.insert(claimed, entry)
+end
+
 local room = tonumber(A.room)
 for nth = 1, room * 2 + 16 do
   local head, due = earliest()
@@ -66,7 +73,7 @@ for nth = 1, room * 2 + 16 do
     claimed[1] = tostring(math.max(0, math.ceil(due - now)))
     break
   end
-  take(head.kind, head.entry, nth)
+  take_all_the_same(head.kind, head.entry, nth)
   claimed[1] = '0'
 end
 -- A full kind wakes its workers; none may leave meanwhile because nothing seems to be left.

@@ -26,7 +26,7 @@ local function heal_lane(lane, now)
   local grace = grace_until(now, CONFIG.lease_ms)
   for _, place in ipairs(redis.call('ZRANGEBYSCORE', lane, '-inf', now)) do
     local id, run = string.match(place, '^([^:]+):(%d+):')
-    local job = id and load(id)
+    local job = id and sound(id)
     local held = job and job.run == run and job.worker
     local lease = held and math.max(grace, redis.call('ZSCORE', job.queue, job.entry) or 0)
     if held and lease > now then
@@ -39,7 +39,7 @@ end
 
 -- Keep a free place for the next one in line and wake it. Answers whether it still waits.
 local function keep_place(lane, entry, now)
-  local job = load(string.match(entry, '^[^:]+'))
+  local job = sound(string.match(entry, '^[^:]+'))
   if not job or job.entry ~= entry or job.finished_at ~= 'null' then return false end
   redis.call('ZADD', lane, now + KEPT_MS, entry)
   if not job.worker then

@@ -92,6 +92,15 @@ local function load(id)
   return job
 end
 
+-- The same for whoever takes a job up: one that is there, but not as we write it, is no stale entry.
+local function load_whole(id)
+  local job = load(id)
+  if job and not (tonumber(job.life) and job.finished_at) or not job and redis.call('EXISTS', K('job', id)) == 1 then
+    error('the record is damaged')
+  end
+  return job
+end
+
 -- The same for whoever looks at jobs of others: one that holds what is not ours stops nobody.
 local function sound(id)
   local fine, job = pcall(load, id)
@@ -178,9 +187,10 @@ local function emit(job, event, data, fed)
   local seq = redis.call('HINCRBY', job.key, 'seq', 1)
   local block = 'event: ' .. event .. '\ndata: ' .. data .. '\n\n'
   local log = K('log', job.id)
-  if type(redis.pcall('XADD', log, seq .. '-0', 'b', block)) == 'table' then
-    -- Something else stands in its place: the log begins anew, and its readers get a snapshot.
-    redis.call('DEL', log)
+  local said = redis.pcall('XADD', log, seq .. '-0', 'b', block)
+  if type(said) == 'table' then
+    -- Where something else stands in its place it begins anew; its readers get a snapshot.
+    if string.find(said.err, '^WRONGTYPE') then redis.call('DEL', log) end
     redis.call('XADD', log, seq .. '-0', 'b', block)
   end
   redis.call('PUBLISH', K('job_channel', job.id), seq .. '\n' .. block)

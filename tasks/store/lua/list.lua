@@ -1,4 +1,5 @@
--- One page of an index, newest first. A member whose job is gone (pruning is behind) is passed over.
+-- One page of an index, newest first. A member whose job is gone (pruning is behind) or
+-- damaged is passed over.
 -- A: kind, status, scope (`*` for all each), limit, bytes (a page of large jobs ends behind so many),
 --    score, after ('' from the newest: the last one seen)
 -- returns: more ('1' where another job follows), then for each job: score, id, view…
@@ -14,9 +15,11 @@ while true do
         found[1] = '1'
         return found
       end
-      local shown = view(id)
-      room = room - #shown[1]
-      table.insert(found, {score, id, unpack(shown)})
+      local fine, shown = pcall(view, id)
+      if fine then
+        room = room - #shown[1]
+        table.insert(found, {score, id, unpack(shown)})
+      end
     end
   end
   if #page < 2 * (limit + 16) then return found end

@@ -7,7 +7,7 @@ redis.call('SET', K('beat'), now)
 redis.call('HSET', K('workers'), A.worker, math.floor(now) .. '\n' .. A.about)
 local lost = {}
 for id, run in string.gmatch(A.runs, '([^:]+):(%d+) ') do
-  local job = load(id)
+  local job = sound(id)
   if job and job.run == run and job.worker == A.worker then
     redis.call('ZADD', job.queue, now + lease, job.entry)
   else

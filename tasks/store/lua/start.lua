@@ -5,7 +5,7 @@
 -- returns: word, then run, attempts, max attempts, user, kind, ms to the deadline ('' none), created,
 --    waited, input, options, edited (1: a person changed the input); word: start or none (nothing to
 --    do: the entry is stale, or the job just failed)
-local job = load(A.job)
+local job = load_whole(A.job)
 local function begun()
   local v = redis.call('HMGET', job.key, 'run', 'attempts', 'max_attempts', 'user', 'kind', 'deadline',
     'created', 'waited', 'input', 'options', 'edited')

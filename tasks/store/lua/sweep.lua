@@ -4,9 +4,8 @@
 -- returns: number of entries looked at
 local FULL_MS = 60000 -- the user has as many jobs in flight as are allowed: the rule asks again then
 local seen = 0
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', K('deadline'), '-inf', now, 'LIMIT', 0, A.most)) do
+local function end_overdue(id)
   local job = load(id)
-  seen = seen + 1
   if not job or job.finished_at ~= 'null' then
     redis.call('ZREM', K('deadline'), id)
   elseif among(A.waiting, job.status) then
@@ -19,9 +18,8 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', K('deadline'), '-inf', now, 'LIM
     redis.call('ZADD', K('deadline'), now + A.lease_ms, id)
   end
 end
-for _, id in ipairs(redis.call('ZRANGEBYSCORE', K('rules'), '-inf', now, 'LIMIT', 0, A.most)) do
+local function obey(id)
   local job = load(id)
-  seen = seen + 1
   if job and among(A.ruled, job.status) and not quota_left(job.user, CONFIG.quota) then
     redis.call('ZADD', K('rules'), now + FULL_MS, id)
   else
@@ -30,6 +28,13 @@ for _, id in ipairs(redis.call('ZRANGEBYSCORE', K('rules'), '-inf', now, 'LIMIT'
       redis.call('HINCRBY', job.key, 'ruled', 1)
       revive(job, A.queued, now)
     end
+  end
+end
+-- A record that holds what is not ours holds nobody up: it is let go here, and fails at its claim.
+for index, look_at in pairs({deadline = end_overdue, rules = obey}) do
+  for _, id in ipairs(redis.call('ZRANGEBYSCORE', K(index), '-inf', now, 'LIMIT', 0, A.most)) do
+    seen = seen + 1
+    if not pcall(look_at, id) then redis.call('ZREM', K(index), id) end
   end
 end
 for _, mark in ipairs(redis.call('ZRANGEBYSCORE', K('expiry'), '-inf', now, 'LIMIT', 0, A.most)) do

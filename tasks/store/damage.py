@@ -1,0 +1,34 @@
+"""What becomes of a job whose record holds values that are not ours: it fails, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from tasks.lifecycle import FAIL, FINAL, Status
+from tasks.store.base import StoreBase
+from tasks.store.fragments import dumps, quoted, status_set
+from tasks.store.records import Claimed
+
+
+class Damage(StoreBase):
+    """The way out for a job that no other script can move."""
+
+    async def condemn(self, claimed: Claimed, kinds: Iterable[str], message: str) -> None:
+        """Fail a claimed job with `message`, whatever its record looks like; an end stands.
+
+        `kinds` are those of the worker. What can be read of the record is kept, also for a retry.
+        """
+        job_id, _, life = claimed.entry.partition(":")
+        told = dumps(message).decode().replace("%", "%%")
+        options = {"timeout_s": 600, "on_unknown": "retry", "memo": False, "trace": {}}
+        await self.scripts.call(
+            "condemn",
+            job=job_id,
+            life=life,
+            kinds="".join(f"{kind}," for kind in kinds),
+            statuses="".join(f"{quoted(status)}," for status in Status),
+            final=status_set(FINAL),
+            failed=quoted(FAIL.target),
+            error=f'{{"attempt":%d,"type":"permanent","message":{told},"upstream_status":null}}',
+            options=dumps(options),
+        )
