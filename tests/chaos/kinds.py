@@ -37,11 +37,12 @@ class Raise(BaseModel):
 
 
 class Steps(BaseModel):
-    """How many steps, how long each takes, and the file that counts them."""
+    """How many steps, how long each takes, the file that counts them; more while `hold` exists."""
 
     steps: int
     each_s: float
     tally: Path
+    hold: Path | None = None
 
 
 @kind("deadly", input=Nothing)
@@ -72,7 +73,6 @@ async def raising(context: Context, given: Raise) -> dict[str, Any]:
 @kind("stepping", input=Steps)
 async def stepping(context: Context, given: Steps) -> dict[str, Any]:
     """Step by step; a line in the file for every time that one is computed."""
-    await context.expect(given.steps, "step")
 
     def step(number: int) -> Any:
         async def make() -> int:
@@ -83,7 +83,9 @@ async def stepping(context: Context, given: Steps) -> dict[str, Any]:
 
         return make
 
-    for number in range(1, given.steps + 1):
+    number = 0
+    while number < given.steps or (given.hold and given.hold.exists()):
+        number += 1
         await context.step(f"step {number}", step(number))
-        await context.progress(number, given.steps, f"step {number} of {given.steps}")
-    return {"text": f"{given.steps} steps"}
+        await context.progress(number)
+    return {"text": f"{number} steps"}

@@ -127,9 +127,7 @@ def test_a_full_store_takes_no_job_and_loses_none(build: Build, model: Model) ->
 def _post_now(customer: Customer) -> httpx.Response:
     """A refusal does not say that nothing was stored: a hanging store may still take it. The key
     makes it one job."""
-    return customer.http.post(
-        "/jobs", json={"input": "now"}, headers={"Idempotency-Key": "now"}
-    )
+    return customer.http.post("/jobs", json={"input": "now"}, headers={"Idempotency-Key": "now"})
 
 
 def _client(house: Site) -> redis.Redis:

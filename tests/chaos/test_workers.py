@@ -131,20 +131,24 @@ def test_ten_restarts_cost_a_long_job_nothing(build: Build, tmp_path: Path) -> N
     """Case C3: no finished step and no attempt."""
     house = build(AI_URL="http://127.0.0.1:9")
     customer = house.open(workers=2)
-    tally = tmp_path / "tally"
-    job_id = customer.post({"steps": 60, "each_s": 0.15, "tally": str(tally)}, kind="stepping")
-    customer.await_status(job_id, "running")
+    tally, hold = tmp_path / "tally", tmp_path / "hold"
+    hold.touch()
+    steps = {"steps": 1, "each_s": 0.1, "tally": str(tally), "hold": str(hold)}
+    job_id = customer.post(steps, kind="stepping")
     for turn in range(10):
         worker = house.workers[turn % 2]
         worker.await_word("worker ready", times=1 + turn // 2)
+        customer.await_status(job_id, "running")
         assert worker.leave() == 0
         worker.start()
+    hold.unlink()
 
-    job = customer.await_end(job_id, within_s=30)
+    job = customer.await_end(job_id)
     assert (job["status"], job["attempts"]) == ("done", 1)
-    assert [int(line) for line in tally.read_text().split()] == list(range(1, 61))
+    computed = [int(line) for line in tally.read_text().split()]
+    assert computed == list(range(1, len(computed) + 1))
     released = [event.name for event in customer.log(job_id)].count("queued") - 1
-    assert released > 2, "the job was released by the workers that left"
+    assert released > 4, "the job was released by the workers that left"
 
 
 def test_no_step_of_a_killed_summary_is_bought_again(build: Build) -> None:
