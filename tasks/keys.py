@@ -27,7 +27,7 @@ rules      zset    failed jobs that a rule will revive, by then         members 
 deadline   zset    jobs that have a deadline, by that time              members until final
 lane       zset    the calls to one model under way, and slots kept     entries until their call
                    for who comes next, by lease                         ends or the lease lapses
-lanes      zset    models by their last call                            members KEEP_S long
+lanes      set     models with calls, a line or a pause                 members as long as so
 cooldown   hash    model -> it asks for no call before this time (ms)   models until then
 lane_turns zset    users who wait for a lane, by their last turn        members until none waits
 lane_line  zset    entries of one user that wait for a lane, by age     entries until their turn

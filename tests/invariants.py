@@ -41,7 +41,7 @@ LASTING: Final = {
     "rules": "jobs leave when a rule or a person revives them, or when they are gone",
     "lane": "a call leaves when it is settled, a place that was kept when it lapses",
     "cooldown": "models leave when their lane opens",
-    "lanes": "models are pruned when nobody calls them",
+    "lanes": "models are pruned when nothing goes on in their lane",
     "lane_turns": "users leave when none of their jobs waits for the lane",
     "lane_line": "entries leave when a place is kept for them",
 }

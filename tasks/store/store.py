@@ -86,7 +86,7 @@ class Store(ClientVerbs, WorkerVerbs, Outbox, Damage):
         }
 
     async def lanes(self) -> list[dict[str, Any]]:
-        """For each model that was called lately: calls open and at once (0: any number), jobs in
+        """For each model with something going on: calls open and at once (0: any number), jobs in
         line, and when it opens again, where the model asked for a pause."""
         return [
             {

@@ -101,11 +101,13 @@ end
 -- Take the place that `wait_for_lane` kept. Calls of a lane without a limit are counted, too.
 local function take_place(job, model, call, now)
   local lane = K('lane', model)
-  redis.call('ZREM', lane, job.entry)
-  redis.call('HDEL', job.key, 'lane')
-  if job.lane and job.lane ~= model then give_up_place(job.lane, job.entry, now) end
+  if limit_of(CONFIG.models, model) > 0 then redis.call('ZREM', lane, job.entry) end
+  if job.lane then
+    redis.call('HDEL', job.key, 'lane')
+    if job.lane ~= model then give_up_place(job.lane, job.entry, now) end
+  end
   redis.call('ZADD', lane, redis.call('ZSCORE', job.queue, job.entry) or now, place_of(job, job.run, call))
-  redis.call('ZADD', K('lanes'), now, model)
+  redis.call('SADD', K('lanes'), model)
 end
 
 -- The model asked for no call before `at`: nobody calls it until then; the longest wish counts.

@@ -1,9 +1,9 @@
--- The lanes of all models that were called lately.
+-- The lanes in which something goes on.
 -- A: (nothing)
 -- returns: for each: model, calls open, calls at once (0: any number), jobs in line, when it opens (ms,
 --    '' it is open)
 local found = {}
-for _, model in ipairs(redis.call('ZRANGE', K('lanes'), 0, -1)) do
+for _, model in ipairs(redis.call('SMEMBERS', K('lanes'))) do
   local in_line = 0
   for _, user in ipairs(redis.call('ZRANGE', K('lane_turns', model), 0, -1)) do
     in_line = in_line + redis.call('ZCARD', line_of(model, user))

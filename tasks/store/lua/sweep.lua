@@ -43,11 +43,15 @@ for _, mark in ipairs(redis.call('ZRANGEBYSCORE', K('expiry'), '-inf', now, 'LIM
   redis.call('ZREM', K('expiry'), mark)
   forget_indexes(id, kind, status, user)
 end
-for _, model in ipairs(redis.call('ZRANGE', K('lanes'), 0, -1)) do
-  if opens_at(model) <= now then redis.call('HDEL', K('cooldown'), model) end
-  pass_on(model, now)
+for _, model in ipairs(redis.call('SMEMBERS', K('lanes'))) do
+  if opens_at(model) <= now then
+    redis.call('HDEL', K('cooldown'), model)
+    pass_on(model, now)
+    if redis.call('EXISTS', K('lane', model), K('lane_turns', model)) == 0 then
+      redis.call('SREM', K('lanes'), model)
+    end
+  end
 end
-redis.call('ZREMRANGEBYSCORE', K('lanes'), '-inf', now - CONFIG.keep_ms)
 local workers = redis.call('HGETALL', K('workers'))
 for i = 1, #workers, 2 do
   if tonumber(string.match(workers[i + 1], '^%d+')) < now - 3 * A.lease_ms then
