@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --constraint constraints.txt
 
-.PHONY: run test test-real check prove clean
+.PHONY: run test test-real check prove bench rooms clean
 
 run: $(VENV)/run.stamp
 	@exec $(BIN)/slowcall up
@@ -19,6 +19,16 @@ prove: $(VENV)/run.stamp
 test-real: $(VENV)/dev.stamp
 	@$(BIN)/python -m pytest tests/real -o python_files='real_*.py' $(ARGS)
 
+# Beside other queues, each in the pinned version of tests/bench/peers.txt: some need another redis-py.
+bench: $(VENV)/dev.stamp .venv-peers/peers.stamp
+	@$(BIN)/python -m tests.bench $(ARGS)
+
+.venv-peers/peers.stamp: tests/bench/peers.txt
+	@echo "Adding the peers of the bench to .venv-peers (once) ..."
+	@$(BIN)/python -m venv .venv-peers
+	@.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/bench/peers.txt
+	@touch $@
+
 check: $(VENV)/dev.stamp
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
@@ -30,7 +40,7 @@ rooms: $(VENV)/dev.stamp
 	@$(BIN)/python -m tests.house
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) .venv-peers .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 
 $(BIN)/python:
 	@.ci/venv $(VENV) $(PYTHON)

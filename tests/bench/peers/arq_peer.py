@@ -7,6 +7,7 @@ import os
 import sys
 import time
 
+import uvloop
 from arq import create_pool
 from arq.connections import RedisSettings
 from arq.worker import Worker, func
@@ -37,16 +38,16 @@ async def submit(sleep_s: float, pause_s: float) -> None:
 
 async def work(at_once: int) -> None:
     """Run a worker until it is ended."""
-    tuned = {"poll_delay": 0.01, "queue_read_limit": at_once * 2} if TUNED else {}
     worker = Worker(
         [func(job, name="job")],
         redis_settings=RedisSettings.from_dsn(URL),
         max_jobs=at_once,
-        **tuned,
+        poll_delay=0.01 if TUNED else 0.5,
+        queue_read_limit=at_once * 2 if TUNED else None,
     )
     await worker.async_run()
 
 
 if __name__ == "__main__":
     verb, *numbers = sys.argv[1:]
-    asyncio.run(submit(*map(float, numbers)) if verb == "submit" else work(int(numbers[0])))
+    uvloop.run(submit(*map(float, numbers)) if verb == "submit" else work(int(numbers[0])))

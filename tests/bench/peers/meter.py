@@ -5,19 +5,22 @@ from __future__ import annotations
 import json
 import os
 import resource
+import threading
 import time
 
 import redis
 
+from tests.bench.peers import DONE
+
 URL = os.environ["BENCH_REDIS"]
 TOTAL = int(os.environ["BENCH_JOBS"])
-DONE = "bench:done"
 
 
 class Meter:
     """Counts the jobs of this process; after the last one it writes what they took to Redis."""
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()
         self._seen = 0
         self._began_s = 0.0
         self._began_cpu_s = 0.0
@@ -25,14 +28,17 @@ class Meter:
 
     def begin(self, sent_s: float) -> None:
         """A job begins that was sent at `sent_s` (epoch)."""
-        if not self._waits_ms:
-            self._began_s, self._began_cpu_s = time.time(), _cpu_s()
-        self._waits_ms.append(1000 * (time.time() - sent_s))
+        with self._lock:
+            if not self._waits_ms:
+                self._began_s, self._began_cpu_s = time.time(), _cpu_s()
+            self._waits_ms.append(1000 * (time.time() - sent_s))
 
     def end(self) -> None:
         """A job ends."""
-        self._seen += 1
-        if self._seen == TOTAL:
+        with self._lock:
+            self._seen += 1
+            last = self._seen == TOTAL
+        if last:
             figures = {
                 "wall_s": time.time() - self._began_s,
                 "cpu_s": _cpu_s() - self._began_cpu_s,

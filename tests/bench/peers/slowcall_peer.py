@@ -61,6 +61,6 @@ async def submit(sleep_s: float, pause_s: float) -> None:
 if __name__ == "__main__":
     verb, *numbers = sys.argv[1:]
     if verb == "submit":
-        asyncio.run(submit(*map(float, numbers)))
+        uvloop.run(submit(*map(float, numbers)))
     else:
         uvloop.run(run_worker(settings(int(numbers[0]))))

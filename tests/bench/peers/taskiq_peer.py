@@ -6,6 +6,7 @@ import asyncio
 import sys
 import time
 
+import uvloop
 from taskiq.api import run_receiver_task
 from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
@@ -43,4 +44,4 @@ async def work(at_once: int) -> None:
 
 if __name__ == "__main__":
     verb, *numbers = sys.argv[1:]
-    asyncio.run(submit(*map(float, numbers)) if verb == "submit" else work(int(numbers[0])))
+    uvloop.run(submit(*map(float, numbers)) if verb == "submit" else work(int(numbers[0])))

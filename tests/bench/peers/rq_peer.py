@@ -1,0 +1,37 @@
+"""rq without its fork for each job: one job after the other in the worker's own process."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from redis import Redis
+from rq import Queue, SimpleWorker
+
+from tests.bench.peers.meter import METER, TOTAL, URL
+
+
+def job(sleep_s: float, sent_s: float) -> str:
+    """The measured job."""
+    METER.begin(sent_s)
+    if sleep_s:
+        time.sleep(sleep_s)
+    METER.end()
+    return "x"
+
+
+def submit(sleep_s: float, pause_s: float) -> None:
+    """Enqueue all jobs."""
+    queue = Queue(connection=Redis.from_url(URL))
+    for _ in range(TOTAL):
+        queue.enqueue("tests.bench.peers.rq_peer.job", sleep_s, time.time())
+        if pause_s:
+            time.sleep(pause_s)
+
+
+if __name__ == "__main__":
+    verb, *numbers = sys.argv[1:]
+    if verb == "submit":
+        submit(*map(float, numbers))
+    else:
+        SimpleWorker(["default"], connection=Redis.from_url(URL)).work(logging_level="ERROR")
