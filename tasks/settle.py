@@ -10,9 +10,9 @@ from typing import Any, Final
 
 import orjson
 
-from tasks.errors import RunLost
+from tasks.errors import Stopped
 from tasks.store import Run, Settlement, Store
-from tasks.store.worker_verbs import settle_arguments
+from tasks.store.run_verbs import settle_arguments
 
 log = logging.getLogger("slowcall.settle")
 
@@ -71,8 +71,12 @@ class Settler:
         for path, arguments in left:
             try:
                 await self._store.settle_spooled(arguments)
-            except RunLost:
+            except Stopped:
                 log.info("a spooled answer of job %s was booked late", arguments["job"])
+            except Exception:
+                # It must not keep this worker from its work; it stays for a person to look at.
+                log.exception("a spooled answer cannot be booked: %s", path)
+                continue
             path.unlink(missing_ok=True)
         return len(left)
 

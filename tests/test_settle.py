@@ -14,7 +14,7 @@ from tasks.errors import RunLost
 from tasks.settings import Settings
 from tasks.settle import Settler, Spool
 from tasks.store import Run, Settlement, Store
-from tasks.store.worker_verbs import settle_arguments
+from tasks.store.run_verbs import settle_arguments
 from tests.rig import NOWHERE, a_job, seen
 from tests.serving import until
 

@@ -13,11 +13,12 @@ from tasks.store.connect import connect_redis
 from tasks.store.damage import Damage
 from tasks.store.fragments import iso, loads, quoted
 from tasks.store.outbox import Outbox
+from tasks.store.run_verbs import RunVerbs
 from tasks.store.scripts import Scripts, lua_config
 from tasks.store.worker_verbs import WorkerVerbs
 
 
-class Store(ClientVerbs, WorkerVerbs, Outbox, Damage):
+class Store(ClientVerbs, WorkerVerbs, RunVerbs, Outbox, Damage):
     """Everything that is known of jobs, in Redis."""
 
     @classmethod

@@ -5,14 +5,20 @@
 --    first_ms (to the answer's first byte) ('' none each),
 --    at_door (1: refused before anything ran), step, hash, value ('' no answer), done, total,
 --    note ('' no progress to tell), plan ('' none), closed_ms (the model asked for no call for so long, '' it did not)
--- returns: ok, lost (booked, but the run is over) or gone (there is nothing to book it on)
+-- returns: ok, lost (booked, but the run is over), taken (booked, but an earlier answer stands) or gone
+--    (there is nothing to book it on)
 local job = load(A.job)
 local ledger, field = K('ledger', A.job), 'c:' .. A.call
 local written = job and redis.call('HGET', ledger, field)
 if not written then return {'gone'} end
 local word = holds(job, A) and 'ok' or 'lost'
+local function told()
+  local kept = A.value ~= '' and redis.call('HGET', K('steps', job.id), A.step)
+  if word == 'ok' and kept and kept ~= A.hash .. '\n' .. A.value then return {'taken'} end
+  return {word}
+end
 local line = cjson.decode(written)
-if line.outcome ~= 'open' and (line.outcome ~= 'unknown' or A.outcome == 'unknown') then return {word} end
+if line.outcome ~= 'open' and (line.outcome ~= 'unknown' or A.outcome == 'unknown') then return told() end
 
 if A.closed_ms ~= '' then
   close_lane(line.model, now + math.min(A.closed_ms, CONFIG.longest_ms), now)
@@ -63,4 +69,4 @@ elseif keep_step(job, A) then
     redis.call('PUBLISH', K('control_channel'), job.id .. '\n' .. A.step)
   end
 end
-return {word}
+return told()
