@@ -94,23 +94,27 @@ async def build_worker(
         burst=burst,
     )
     stack.push_async_callback(_say_goodbye, prompt, worker_id)
-    routines = [
+    couriers = _couriers(settings, prompt)
+    for routine in (
         leases.keep(),
         _sweep(prompt, settings.lease_s),
         _hear(prompt, worker, leases),
-    ]
-    if settings.alert_urls:
-        routines.append(Alerter(settings, prompt).keep_delivering())
-    if settings.webhook_secret:
-        webhooks = Webhooks(settings, prompt)
-        routines.append(webhooks.keep_delivering())
-        if burst:  # nobody may come after it
-            stack.push_async_callback(webhooks.deliver_due)
-    for routine in routines:
+        *(courier.keep_delivering() for courier in couriers),
+    ):
         task = asyncio.create_task(routine)
         task.add_done_callback(worker.part_ended)
         stack.push_async_callback(_end, task)
+    if burst:  # nobody may come after it
+        for courier in couriers:
+            stack.push_async_callback(courier.deliver_due)
     return worker
+
+
+def _couriers(settings: Settings, store: Store) -> list[Alerter | Webhooks]:
+    """Who brings letters out of the house, as far as there is somebody to bring them to."""
+    alerter = [Alerter(settings, store)] if settings.alert_urls else []
+    webhooks = [Webhooks(settings, store)] if settings.webhook_secret else []
+    return [*alerter, *webhooks]
 
 
 async def _hear(store: Store, worker: Worker, leases: Leases) -> None:
