@@ -251,6 +251,7 @@ def test_seven_tabs_share_what_a_browser_allows(
     run = hand.start()
     hand.write(run, "streamed")
     for page in pages:
+        page.bring_to_front()
         page.goto("/")
         connection(page, "open")
         expect(page.locator("[data-status=running]")).to_have_count(1)
