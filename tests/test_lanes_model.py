@@ -7,11 +7,8 @@ now and then, and one kind of which two jobs run at once.
 from __future__ import annotations
 
 from functools import partial
-from itertools import count
 from typing import Any, Final
-from uuid import UUID
 
-import hypothesis
 import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, precondition, rule, run_state_machine_as_test
@@ -102,11 +99,8 @@ class Narrow(Lifecycle):
 @pytest.mark.timeout(0)
 @pytest.mark.parametrize("twice", [False, True], ids=["sent once", "sent twice"])
 def test_any_interleaving_in_a_narrow_place(
-    settings: Settings, twice: bool, monkeypatch: pytest.MonkeyPatch
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, twice: bool
 ) -> None:
-    # Whoever is due in the same moment is taken by id: in the same order each time a story is told.
-    ids = map(partial(UUID, None, None, None, None), count(1))
-    monkeypatch.setattr("tasks.store.client_verbs.uuid4", lambda: next(ids))
     narrow = settings.model_copy(
         update={
             "keep_s": KEEP_S,
@@ -116,8 +110,5 @@ def test_any_interleaving_in_a_narrow_place(
             "auto_retry": (RetryRule("permanent", 20, 1), RetryRule("lost", 5, 2)),
         }
     )
-    machine: Any = partial(Narrow, narrow, twice=twice)
-    stories = size()
-    if stories.derandomize:
-        stories = hypothesis.settings(stories, max_examples=12)
-    run_state_machine_as_test(machine, settings=stories)
+    machine: Any = partial(Narrow, narrow, monkeypatch, twice=twice)
+    run_state_machine_as_test(machine, settings=size())
