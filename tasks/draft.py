@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
 from tasks.errors import Unusable
 from tasks.refusals import fault_of, refusal_inside
+from tasks.veil import Veil
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,17 +41,22 @@ class ToolCall:
     name: str = ""
     arguments: list[str] = field(default_factory=list)
 
-    def told(self) -> dict[str, Any]:
-        """The call as OpenAI's API writes it."""
-        function = {"name": utf8(self.name), "arguments": utf8("".join(self.arguments))}
-        return {"id": utf8(self.id), "type": "function", "function": function}
+    def told(self, hide: Callable[[str], str]) -> dict[str, Any]:
+        """The call as OpenAI's API writes it, its texts as `hide` leaves them."""
+        arguments = hide(utf8("".join(self.arguments)))
+        function = {"name": hide(utf8(self.name)), "arguments": arguments}
+        return {"id": hide(utf8(self.id)), "type": "function", "function": function}
 
 
 class Draft:
-    """Takes chunks until there are no more; `max_size` bounds what it keeps, in characters."""
+    """Takes chunks until there are no more; `max_size` bounds what it keeps, in characters.
 
-    def __init__(self, max_size: int) -> None:
+    Nothing that it answers holds one of `secrets`, should the endpoint echo them.
+    """
+
+    def __init__(self, max_size: int, secrets: Iterable[str] = ()) -> None:
         self._left = max_size
+        self._veil = Veil(secrets)
         self._text: list[str] = []
         self._reasoning: list[str] = []
         self._refusal: list[str] = []
@@ -84,25 +91,32 @@ class Draft:
             return False, ""
         return bool(reason) or any(delta.values()), self._take_delta(delta)
 
+    def rest(self) -> str:
+        """The end of the text that was held back, once no more chunks come."""
+        text = self._veil.rest()
+        self._keep(self._text, text)
+        return text
+
     def answer(self, *, excerpt: str, request_id: str | None, lab: bool) -> Answer:
         """The whole answer. Raises Unusable where there is none; `excerpt` says what came."""
-        text, tools = "".join(self._text), [call.told() for call in self._tools]
-        reasoning = utf8("".join(self._reasoning))
+        hide = self._veil.hide
+        text, tools = "".join(self._text), [call.told(hide) for call in self._tools]
+        reasoning = hide(utf8("".join(self._reasoning)))
         if self.finish_reason == "content_filter":
             raise Unusable("The endpoint's content filter withheld the answer.", type="permanent")
         if not text and not tools:
             raise self._nothing(reasoning, excerpt)
         return Answer(
             text=text,
-            model=utf8(self._model),
-            finish_reason=utf8(self.finish_reason or "unknown"),
+            model=hide(utf8(self._model)),
+            finish_reason=hide(utf8(self.finish_reason or "unknown")),
             input_tokens=self.input_tokens,
             output_tokens=self.output_tokens,
             tool_calls=tools,
             reasoning=reasoning,
             request_id=request_id,
             lab=lab or self._model == "lab",
-            response_id=self._id,
+            response_id=self._id and hide(self._id),
         )
 
     def _nothing(self, reasoning: str, excerpt: str) -> Unusable:
@@ -141,7 +155,7 @@ class Draft:
             calls if isinstance(calls, list) else [{"function": delta.get("function_call")}]
         ):
             self._take_tool(call)
-        text = self._whole(text)
+        text = self._veil.take(self._whole(text))
         self._keep(self._text, text)
         return text
 

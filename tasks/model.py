@@ -145,7 +145,7 @@ class ModelClient:
         of the answer, `on_text` with each piece of text. `timeout_s` bounds the whole call.
         Raises CallFailed; a cancelled call closes its connection at once.
         """
-        reply = Reply(self._limits, on_text=on_text)
+        reply = Reply(self._limits, on_text=on_text, secrets=self._secrets)
         sent = self._asked(body)
         added = "stream_options" if "stream_options" in sent else None
         request = self._request(json.dumps(sent).encode(), idempotency_key)
@@ -194,8 +194,8 @@ class ModelClient:
             async with total, asyncio.timeout(self._settings.first_byte_s) as quiet:
                 response = await self._http.send(request, stream=True)
                 async with aclosing(response):
-                    reply.request_id = _first_header(response, _REQUEST_ID)
-                    reply.lab = _first_header(response, _LAB) == "1"
+                    reply.request_id = shown(_header(response, _REQUEST_ID), self._secrets) or None
+                    reply.lab = _header(response, _LAB) == "1"
                     if not response.is_success:
                         quiet.reschedule(None)
                         raise await self._refusal(response, added)
@@ -296,5 +296,5 @@ def _key(settings: Settings) -> str | None:
     return key or None
 
 
-def _first_header(response: httpx.Response, names: tuple[str, ...]) -> str | None:
-    return next((response.headers[name] for name in names if name in response.headers), None)
+def _header(response: httpx.Response, names: tuple[str, ...]) -> str:
+    return next((response.headers[name] for name in names if name in response.headers), "")

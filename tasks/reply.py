@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,17 +29,23 @@ class Reply:
     """Takes the body of one reply in any pieces, whatever its label says.
 
     The first byte that is not blank tells an event stream (a field's name, or a colon) from a JSON
-    document. `on_text` is given each new piece of the text. `request_id` and `lab` are what
-    the reply's headers say.
+    document. `on_text` is given each new piece of the text, without `secrets`. `request_id` and
+    `lab` are what the reply's headers say.
     """
 
-    def __init__(self, limits: Limits, *, on_text: Callable[[str], None] | None = None) -> None:
+    def __init__(
+        self,
+        limits: Limits,
+        *,
+        on_text: Callable[[str], None] | None = None,
+        secrets: Iterable[str] = (),
+    ) -> None:
         self._limits = limits
         self._on_text = on_text
         self._head = b""
         self._document = bytearray()
         self._decoder: Decoder | None = None
-        self._draft = Draft(limits.answer)
+        self._draft = Draft(limits.answer, secrets)
         self.ended = False
         self.request_id: str | None = None
         self.lab = False
@@ -78,6 +84,7 @@ class Reply:
             whole = self._take_documents()
         if not whole:
             raise OutcomeUnknown(f"The stream ended before the answer did: {excerpt}")
+        self._tell(self._draft.rest())
         return self._draft.answer(excerpt=excerpt, request_id=self.request_id, lab=self.lab)
 
     def book(self, failure: CallFailed) -> None:
@@ -109,9 +116,12 @@ class Reply:
 
     def _take_chunk(self, chunk: Any) -> bool:
         moved, text = self._draft.take(chunk)
+        self._tell(text)
+        return moved
+
+    def _tell(self, text: str) -> None:
         if text and self._on_text:
             self._on_text(text)
-        return moved
 
     def _take_documents(self) -> bool:
         """Whether the document is a whole answer: one value, or chunks up to a finish."""

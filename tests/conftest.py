@@ -19,6 +19,10 @@ import hypothesis
 import pytest
 import redis
 import uvicorn
+from opentelemetry import trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 from pydantic import SecretStr
 
 from server.lab import create_lab
@@ -159,6 +163,23 @@ def serve_lab() -> Iterator[Callable[[Settings], LabModel]]:
 def lab(settings: Settings, serve_lab: Callable[[Settings], LabModel]) -> LabModel:
     """A lab model that answers at once."""
     return serve_lab(settings)
+
+
+@pytest.fixture(scope="session")
+def exporter() -> InMemorySpanExporter:
+    """Where the spans of this process go: a provider can be set once in a process."""
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+@pytest.fixture
+def spans(exporter: InMemorySpanExporter) -> Callable[[], list[ReadableSpan]]:
+    """The spans that ended since the test began."""
+    exporter.clear()
+    return lambda: list(exporter.get_finished_spans())
 
 
 def wait_until(condition: Callable[[], object], what: str, within_s: float = 10) -> None:

@@ -11,10 +11,7 @@ from contextlib import AsyncExitStack
 from importlib import resources
 
 import pytest
-from opentelemetry import trace
-from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
-from opentelemetry.sdk.trace.export import SimpleSpanProcessor
-from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
 from prometheus_client.parser import text_string_to_metric_families
 from pydantic import SecretStr
@@ -30,23 +27,6 @@ from tests.serving import served, store_of, submit, until
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 PAGES = [f"Page {number} is short. It ends here." for number in range(1, 41)]
-
-
-@pytest.fixture(scope="module")
-def exporter() -> InMemorySpanExporter:
-    """Where the spans of this process go: a provider can be set once in a process."""
-    exporter = InMemorySpanExporter()
-    provider = TracerProvider()
-    provider.add_span_processor(SimpleSpanProcessor(exporter))
-    trace.set_tracer_provider(provider)
-    return exporter
-
-
-@pytest.fixture
-def spans(exporter: InMemorySpanExporter) -> Callable[[], list[ReadableSpan]]:
-    """The spans that ended since the test began."""
-    exporter.clear()
-    return lambda: list(exporter.get_finished_spans())
 
 
 async def working(stack: AsyncExitStack, settings: Settings, lab: LabModel) -> Worker:
