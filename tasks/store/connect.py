@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
 from redis.asyncio import BlockingConnectionPool, Redis
+from redis.asyncio.connection import AbstractConnection
 from redis.asyncio.retry import Retry
 from redis.backoff import ExponentialBackoff
 from redis.exceptions import ConnectionError
@@ -34,4 +35,17 @@ def connect_redis(settings: Settings, *, answer_s: float = _ANSWER_S) -> Redis:
         health_check_interval=15,
         retry=Retry(ExponentialBackoff(cap=0.2, base=0.02), 2, (ConnectionError,)),
     )
+    pool.connection_class = type("Telling", (_Telling, pool.connection_class), {})
     return Redis.from_pool(pool)
+
+
+class _Telling(AbstractConnection):
+    """A connection that says that it is lost as redis-py does. uvloop raises a RuntimeError where
+    asyncio raises an OSError; a job would fail for good by it when the store goes away."""
+
+    async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
+        """Send. Raises redis-py's ConnectionError."""
+        try:
+            await super().send_packed_command(command, check_health)
+        except RuntimeError as error:
+            raise ConnectionError(str(error)) from error
