@@ -33,12 +33,14 @@ _SECURITY: Final = (
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-opener-policy", b"same-origin"),
     (b"cross-origin-resource-policy", b"same-origin"),
-    (b"cache-control", b"no-store"),
 )
 
 
 class SecurityHeaders:
-    """Middleware: the headers that keep a browser from harm, on every answer, errors too."""
+    """Middleware: the headers that keep a browser from harm, on every answer, errors too.
+
+    Only files have an ETag: they may be kept, if they are asked for anew each time (RFC 9111).
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -51,7 +53,8 @@ class SecurityHeaders:
         async def with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
                 given = {name for name, _ in message["headers"]}
-                more = [header for header in _SECURITY if header[0] not in given]
+                kept = (b"cache-control", b"no-cache" if b"etag" in given else b"no-store")
+                more = [header for header in (*_SECURITY, kept) if header[0] not in given]
                 message["headers"] = [*message["headers"], *more]
             await send(message)
 

@@ -28,7 +28,7 @@ NO_WORKER: Final = "No worker is alive: start one with `slowcall worker`. Jobs w
 
 async def page(request: Request) -> Response:
     """`GET /`: the page; a browser asks every time whether it is still the same."""
-    return FileResponse(STATIC / "index.html", headers={"Cache-Control": "no-cache"})
+    return FileResponse(STATIC / "index.html")
 
 
 async def alive(request: Request) -> Response:

@@ -340,6 +340,22 @@ async def test_every_answer_keeps_a_browser_from_harm(settings: Settings) -> Non
             assert response.headers["cache-control"] in ("no-store", "no-cache")
 
 
+async def test_a_file_may_be_kept_and_is_asked_for_anew(settings: Settings) -> None:
+    async with guarded(settings) as client:
+        first = await client.get("/static/app.js")
+        assert first.headers["cache-control"] == "no-cache"
+        same = {"If-None-Match": first.headers["etag"]}
+        again = await client.get("/static/app.js", headers=same)
+        assert (again.status_code, again.content) == (304, b"")
+        assert again.headers["cache-control"] == "no-cache"
+        changed = await client.get("/static/app.js", headers={"If-None-Match": '"another"'})
+        assert (changed.status_code, changed.content) == (200, first.content)
+        assert (await client.get("/")).headers["cache-control"] == "no-cache"
+        for path in ("/static/nothing.js", "/jobs", "/openapi.json"):
+            answer = await client.get(path, headers=ALICE)
+            assert answer.headers["cache-control"] == "no-store", path
+
+
 async def test_endless_headers_are_refused(settings: Settings) -> None:
     async with served(settings) as client:
         response = await client.get("/jobs", headers={"X-Long": "x" * 40_000})
