@@ -4,3 +4,5 @@ from typing import Final
 
 DONE: Final = "bench:done"
 """The key under which a worker tells what all jobs took, once the last one is done."""
+BEGUN: Final = "bench:begun"
+"""Where it is the only job: the list of who began it (process id) and when (s of the epoch)."""

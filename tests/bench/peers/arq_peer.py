@@ -42,6 +42,7 @@ async def work(at_once: int) -> None:
         [func(job, name="job")],
         redis_settings=RedisSettings.from_dsn(URL),
         max_jobs=at_once,
+        job_timeout=float(os.environ.get("BENCH_TIMEOUT_S", "300")),
         poll_delay=0.01 if TUNED else 0.5,
         queue_read_limit=at_once * 2 if TUNED else None,
     )

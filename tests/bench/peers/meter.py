@@ -10,7 +10,7 @@ import time
 
 import redis
 
-from tests.bench.peers import DONE
+from tests.bench.peers import BEGUN, DONE
 
 URL = os.environ["BENCH_REDIS"]
 TOTAL = int(os.environ["BENCH_JOBS"])
@@ -32,6 +32,9 @@ class Meter:
             if not self._waits_ms:
                 self._began_s, self._began_cpu_s = time.time(), _cpu_s()
             self._waits_ms.append(1000 * (time.time() - sent_s))
+        if TOTAL == 1:
+            with redis.Redis.from_url(URL) as client:
+                client.rpush(BEGUN, f"{os.getpid()} {time.time()}")
 
     def end(self) -> None:
         """A job ends."""

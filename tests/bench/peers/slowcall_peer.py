@@ -42,6 +42,7 @@ def settings(at_once: int = 100) -> Settings:
         REDIS_URL=SecretStr(URL),
         AI_URL=SecretStr("http://127.0.0.1:9"),
         concurrency=at_once,
+        lease_s=float(os.environ.get("BENCH_LEASE_S", "10")),
         data_dir=os.environ["BENCH_FOLDER"],
         kinds=("tests.bench.peers.slowcall_peer",) if __name__ != "__main__" else (),
     )

@@ -1,0 +1,75 @@
+"""Starting: `slowcall up` until it is ready, `import tasks.worker`, the page until it is live."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from pathlib import Path
+from typing import Final
+
+from tests.bench.parts import ROOT, free_port, running, until
+from tests.bench.table import OURS, Table
+
+LIVE: Final = "body[data-connection=open]"
+
+
+def bench(runs: int, quick: bool) -> list[Table]:
+    """One table."""
+    table = Table("Starting")
+    for _ in range(runs):
+        table.add(OURS, "`import tasks.worker` s", _import_s("tasks.worker") - _import_s("sys"))
+        _up(table)
+    return [table]
+
+
+def _import_s(module: str) -> float:
+    began = time.perf_counter()
+    subprocess.run([sys.executable, "-c", f"import {module}"], cwd=ROOT, check=True)
+    return time.perf_counter() - began
+
+
+def _up(table: Table) -> None:
+    with tempfile.TemporaryDirectory(prefix="slowcall-bench-") as folder:
+        port = free_port()
+        environment = {
+            **{name: value for name, value in os.environ.items() if "SLOWCALL" not in name},
+            "SLOWCALL_DATA_DIR": folder,
+            "PYTHONPATH": str(ROOT),
+        }
+        words = [sys.executable, "-m", "server", "up", "--port", str(port)]
+        began = time.perf_counter()
+        with running(*words, env=environment, cwd=Path(folder)):
+            url = f"http://127.0.0.1:{port}"
+            until(lambda: _ready(url), "it is ready")
+            table.add(OURS, "`slowcall up` until ready s", time.perf_counter() - began)
+            table.add(OURS, "page until live s", _page_s(url))
+
+
+def _ready(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=1) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def _page_s(url: str) -> float:
+    """From the navigation until its connection is open, in a browser that runs already."""
+    from playwright.sync_api import sync_playwright
+
+    from tests.browser.conftest import launch
+
+    with sync_playwright() as playwright:
+        browser = launch(playwright)
+        page = browser.new_page()
+        page.goto("about:blank")
+        began = time.perf_counter()
+        page.goto(url, wait_until="commit")
+        page.locator(LIVE).wait_for(state="attached")
+        took_s = time.perf_counter() - began
+        browser.close()
+        return took_s

@@ -1,0 +1,60 @@
+"""Web servers of a bench, each a process of its own: ours, and that of the peers."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+from tests.bench.parts import Place, cpu_s, free_port, memory_kib, running, until
+
+OURS_APP: Final = "server.app:app"
+PEERS_APP: Final = "tests.bench.peers.web:app"
+
+
+@dataclass(frozen=True, slots=True)
+class Web:
+    """A running server."""
+
+    port: int
+    pid: int
+
+    @property
+    def cpu_s(self) -> float:
+        """Its CPU seconds so far."""
+        return cpu_s(self.pid)
+
+    @property
+    def memory_kib(self) -> float:
+        """Its resident memory."""
+        return memory_kib(self.pid)
+
+
+@contextmanager
+def web(here: Place, app: str) -> Iterator[Web]:
+    """Serve an app with uvicorn on a free port, as `slowcall serve` does."""
+    port = free_port()
+    options = ["--host", "127.0.0.1", "--port", str(port), "--loop", "uvloop", "--ws", "none"]
+    quiet = ["--no-access-log", "--log-level", "warning", "--backlog", "4096"]
+    environment = here.environment(
+        REDIS_URL=here.url,
+        SLOWCALL_DATA_DIR=str(here.folder),
+        SLOWCALL_QUOTA="0",
+        SLOWCALL_MAX_STREAMS="100000",
+        SLOWCALL_USER_STREAMS="100000",
+    )
+    words = [sys.executable, "-m", "uvicorn", app, *options, *quiet]
+    with running(*words, env=environment, cwd=here.folder) as process:
+        until(lambda: _listens(port) or process.poll() is not None, f"{app} listens")
+        yield Web(port, process.pid)
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
