@@ -24,7 +24,10 @@ _LARGE: Final = 262_144
 
 
 def bounded(request: Request, limit: int) -> Request:
-    """The request with a body that ends in TooLarge beyond `limit` bytes, and in time."""
+    """The request with a body that ends in TooLarge beyond `limit` bytes, and in time.
+
+    Raises WrongType for one that is compressed: nobody could bound what comes out of it.
+    """
     deadline = asyncio.get_running_loop().time() + BODY_S
     seen = 0
 
@@ -40,6 +43,8 @@ def bounded(request: Request, limit: int) -> Request:
             raise _too_large(limit)
         return message
 
+    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
+        raise WrongType(f"Send the body as it is, without `Content-Encoding: {coding[:40]}`.")
     announced = request.headers.get("content-length", "")
     if announced.isdecimal() and int(announced[:20]) > limit:
         raise _too_large(limit)

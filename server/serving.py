@@ -8,6 +8,7 @@ from typing import Any, Final
 import uvicorn
 
 from server.listen import url_of
+from server.protocol import Protocol
 from server.words import say
 from tasks.settings import Settings
 
@@ -33,7 +34,7 @@ def serve(app: Any, settings: Settings, *, door: socket.socket, quiet: bool) -> 
     """Serve `app` on the socket until a signal comes; not `quiet`: say when it is ready."""
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=Protocol,
         loop="uvloop",
         ws="none",
         lifespan="auto",

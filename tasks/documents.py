@@ -45,9 +45,12 @@ def _weight(text: str) -> int:
     return 4 * len(text) - 3 * plain
 
 
-def split_pages(text: str) -> list[str]:
-    """The pages of a text: parted at form feeds, else cut at paragraph ends; some may be empty."""
-    return text.split("\f") if "\f" in text else cut(text, PAGE_TOKENS)
+def split_pages(text: str, most: int) -> list[str]:
+    """The pages of a text: parted at form feeds, else cut at paragraph ends; some may be empty.
+
+    Of one with more than `most` form feeds the last page is all the rest.
+    """
+    return text.split("\f", most) if "\f" in text else cut(text, PAGE_TOKENS)
 
 
 def number_pages(pages: Iterable[str], most: int = CALL_TOKENS) -> list[Page]:

@@ -26,6 +26,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from pydantic import SecretStr
 
 from server.lab import create_lab
+from server.protocol import Protocol
 from server.valkey import EmbeddedStore
 from tasks.settings import Settings
 from tests.invariants import Books, faults
@@ -116,7 +117,7 @@ def serve_app() -> Iterator[Callable[[Any], str]]:
 def serving(app: Any) -> Iterator[str]:
     """A real server in a thread of its own; the block gets its URL."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
-    config = uvicorn.Config(app, log_config=None, timeout_graceful_shutdown=2)
+    config = uvicorn.Config(app, http=Protocol, log_config=None, timeout_graceful_shutdown=2)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -29,7 +29,7 @@ def test_tokens_are_estimated_with_caution(text: str, count: int) -> None:
     ],
 )
 def test_a_text_has_the_pages_it_says(text: str, pages: list[str]) -> None:
-    assert split_pages(text) == pages
+    assert split_pages(text, 10) == pages
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -113,6 +114,12 @@ async def test_other_content_types_are_refused(settings: Settings) -> None:
             assert response.status_code == 415, content_type
             assert "application/json" in response.json()["detail"]
         assert (await client.post("/jobs", content=b'{"input": "a"}')).status_code == 415
+        packed = gzip.compress(json.dumps({"input": "a" * 1_000_000}).encode())
+        for headers in (JSON, {"Content-Type": "multipart/form-data; boundary=a"}):
+            headers = headers | {"Content-Encoding": "gzip"}
+            response = await client.post("/jobs", content=packed, headers=headers)
+            assert response.status_code == 415
+            assert "Content-Encoding" in response.json()["detail"]
 
 
 async def test_large_bodies_are_refused(settings: Settings) -> None:

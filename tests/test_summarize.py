@@ -96,6 +96,23 @@ async def test_a_document_that_cannot_be_read_says_what_to_do(
     assert lab.ledger()["requests"] == 0
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        pytest.param({"text": "page\f" * 1_000_000}, id="text"),
+        pytest.param({"pages": ["page"] * 1_000_000}, id="pages"),
+        pytest.param({"text": "A paragraph.\n\n" * 1_000_000}, id="paragraphs"),
+    ],
+)
+async def test_a_million_pages_are_refused_and_not_bought(
+    rig: Rig, lab: LabModel, given: dict[str, Any]
+) -> None:
+    job = await finish(rig, given)
+    assert (job["status"], job["attempts"], job["error"]["type"]) == ("failed", 1, "permanent")
+    assert "more than 2000 pages (SLOWCALL_READ_PAGES)" in job["error"]["message"]
+    assert lab.ledger()["requests"] == 0
+
+
 async def test_a_document_is_uploaded_and_told_of_by_nobody_else(settings: Settings) -> None:
     async with served(settings) as client:
         form = {"kind": "summarize", "instructions": "Be brief."}

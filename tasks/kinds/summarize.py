@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -91,7 +92,15 @@ async def _pages(context: Context, given: SummarizeInput) -> list[Page]:
     if given.file is not None:
         await context.progress(0, note="reading the document")
         return number_pages(await context.read_document())
-    return number_pages(given.pages or split_pages(given.text or ""))
+    most = context.settings.read_pages
+    pages = given.pages
+    if not pages:  # in a thread: to cut megabytes takes long enough to hold up a lease
+        pages = await asyncio.to_thread(split_pages, given.text or "", most)
+    if len(pages) > most:
+        raise PermanentError(
+            f"The document has more than {most} pages (SLOWCALL_READ_PAGES): send it in parts."
+        )
+    return await asyncio.to_thread(number_pages, pages)
 
 
 async def _ask_pages(context: Context, given: SummarizeInput, pages: list[Page]) -> list[Reply]:
