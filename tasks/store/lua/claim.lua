@@ -51,8 +51,7 @@ local function take(kind, entry, nth)
   redis.call('ZADD', queue, now + lease, entry)
   -- Also a job that runs here by its record: its renewal is late, or its run broke unrecorded.
   redis.call('HSET', job.key, 'claim', A.worker)
-  redis.call('ZADD', K('busy', kind), now + lease, entry)
-  rooms[kind] = rooms[kind] - 1
+  rooms[kind] = rooms[kind] - redis.call('ZADD', K('busy', kind), now + lease, entry)
   -- A fraction of a millisecond keeps the order of turns within one script.
   step_aside(job, now + nth / 1000)
   table.insert(claimed, entry)
