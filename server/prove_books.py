@@ -135,8 +135,7 @@ class Books:
     def _keys(self) -> Iterable[tuple[str, str]]:
         for delivery in self.deliveries:
             for line in delivery.lines:
-                parts = (delivery.job["job_id"], line["step"], line["hash"], line["number"])
-                yield quote(":".join(map(str, parts)), safe=":"), line["outcome"]
+                yield quote(line["idempotency_key"], safe=":"), line["outcome"]
 
 
 def _ids(log: Sequence[Event]) -> list[int]:

@@ -27,6 +27,7 @@ from server.schemas import (
 from server.uploads import read_upload
 from tasks import keys
 from tasks.callbacks import check_callback
+from tasks.calls import upstream_key
 from tasks.errors import (
     Fault,
     InvalidInput,
@@ -216,7 +217,19 @@ async def list_jobs(request: Request) -> Response:
 async def ledger(request: Request) -> Response:
     """`GET /jobs/{job_id}/ledger`: each call of the job and how it ended."""
     job = await job_of(request)
-    return json_response(await parts_of(request.scope).store.ledger(job.job_id))
+    lines = await parts_of(request.scope).store.ledger(job.job_id)
+    return json_response([_ledger_line(job.job_id, line) for line in lines])
+
+
+def _ledger_line(job_id: str, line: dict[str, Any]) -> dict[str, Any]:
+    """A line as the contract shows it; what is not known (yet) is null."""
+    told = ("call", "step", "attempt", "model", "outcome", "status")
+    tokens = {name: line.get(name) for name in ("input_tokens", "output_tokens")}
+    texts = {name: line.get(name) or None for name in ("request_id", "message")}
+    ended_at = iso(line["ended"] / 1000) if "ended" in line else None
+    times = {"started_at": iso(line["started"] / 1000), "ended_at": ended_at}
+    key = {"idempotency_key": upstream_key(job_id, line["step"], line["hash"], line["number"])}
+    return {name: line.get(name) for name in told} | tokens | texts | times | key
 
 
 async def cancel(request: Request) -> Response:

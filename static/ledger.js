@@ -4,7 +4,7 @@ import { ask } from './api.js';
 import { table } from './table.js';
 import { shown, time, word, wordOr } from './words.js';
 
-const COLUMNS = ['step', 'attempt', 'model', 'outcome', 'input_tokens', 'output_tokens', 'started'];
+const COLUMNS = ['step', 'attempt', 'model', 'outcome', 'input_tokens', 'output_tokens', 'started_at'];
 
 /** Read them anew and show them. */
 export async function showLines(card) {
@@ -14,6 +14,6 @@ export async function showLines(card) {
 }
 
 function cell(name, value) {
-	if (name === 'started') return time(value);
+	if (name === 'started_at') return time(value);
 	return name === 'outcome' ? wordOr(`outcome.${value}`, value) : shown(value);
 }

@@ -69,6 +69,12 @@ class Order:
     refusable: bool
 
 
+def upstream_key(job_id: str, step: str, hash: str, number: int) -> str:
+    """The `Idempotency-Key` that a call is sent with: the same for as long as the endpoint may hold
+    an answer to it."""
+    return f"{job_id}:{step}:{hash}:{number}"
+
+
 class Calls:
     """The calls of one run. `in_vain`: one of them ended with an outcome that nobody knows; `lane`:
     the model that had no place for one ('': all had)."""
@@ -106,7 +112,7 @@ class Calls:
             if progress is not None:
                 await self._store.tell_progress(self._run, progress)
             return begun
-        key = f"{self._run.job_id}:{order.step}:{order.hash}:{begun.number}"
+        key = upstream_key(self._run.job_id, order.step, order.hash, begun.number)
         end = Settlement(call, order.step, order.hash, "unknown", message="The call was closed.")
         timing = _Timing()
         request = asyncio.create_task(self._request(order, key, timing))

@@ -30,7 +30,7 @@ def _delivery(order: Order) -> Delivery:
     text = " ".join(order.expected)
     sums = {"paid": 1, "open": 0, "rejected": 0, "not_sent": 0, "unknown": 0}
     job = {"job_id": job_id, "status": "done", "result": {"text": text}, "error": None}
-    line = {"step": "page 1", "hash": "h", "number": 0, "outcome": "paid"}
+    line = {"outcome": "paid", "idempotency_key": f"{job_id}:page 1:h:0"}
     names = ["queued", "running", "delta", "done"]
     log = [Event(str(n), name, {"text": text}) for n, name in enumerate(names, 1)]
     return Delivery(order, job | {"ledger": sums}, [line], log)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gzip
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from starlette.types import Receive, Scope, Send
 from server.app import create_app
 from tasks.lifecycle import RETRY
 from tasks.settings import Settings
+from tasks.store import Settlement
 from tests.conftest import serving
 from tests.serving import Hand, served, store_of, submit, until
 
@@ -533,3 +535,33 @@ async def test_a_client_that_leaves_in_a_post_leaves_a_whole_job_or_none(
             if not (cursor := page["next_cursor"]):
                 break
         assert listed == ids
+
+
+async def test_a_line_of_the_ledger_says_what_was_bought_and_when(settings: Settings) -> None:
+    async with served(settings) as client, store_of(settings) as store:
+        job_id = await submit(client)
+        hand = Hand(store)
+        run = await hand.start(job_id)
+        await store.begin(run, call="one", step="answer", model="m", hash="h")
+        (line,) = (await client.get(f"/jobs/{job_id}/ledger")).json()
+        assert (line["outcome"], line["ended_at"], line["request_id"]) == ("open", None, None)
+        await store.settle(
+            run, Settlement("one", "answer", "h", "paid", 200, 3, 4, "req-1", value={"text": "x"})
+        )
+        (line,) = (await client.get(f"/jobs/{job_id}/ledger")).json()
+        times = [datetime.fromisoformat(line.pop(name)) for name in ("started_at", "ended_at")]
+        assert times == sorted(times)
+        assert line == {
+            "call": "one",
+            "step": "answer",
+            "attempt": 1,
+            "model": "m",
+            "outcome": "paid",
+            "status": 200,
+            "input_tokens": 3,
+            "output_tokens": 4,
+            "request_id": "req-1",
+            "message": None,
+            "idempotency_key": f"{job_id}:answer:h:0",
+        }
+        await hand.finish(run)
