@@ -1,8 +1,8 @@
 """Read the PDF on standard input within limits: a program of its own, so that no file hurts ours.
 
 reading.py runs it as a file, so it imports nothing of ours. Arguments: bytes of memory, seconds of
-processor time, pages at most. It prints one JSON object: `pages`, a list of texts, or `fault`, a
-sentence for a person.
+processor time, pages and characters of text at most. It prints one JSON object: `pages`, a list of
+texts, or `fault`, a sentence for a person.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ SCANNED = "The PDF holds no text, only pictures of it: run a text recognition (O
 BROKEN = "The PDF is broken and cannot be read: open it, save it anew and send that."
 LARGE = "Reading the PDF takes more memory than allowed (SLOWCALL_READ_MEMORY): send it in parts."
 LONG = "The PDF has {} pages, and {} are allowed (SLOWCALL_READ_PAGES): send it in parts."
+WORDY = "The PDF holds more than {} characters of text (SLOWCALL_MAX_BODY): send it in parts."
 
 
 class Unreadable(Exception):
@@ -30,10 +31,10 @@ class Unreadable(Exception):
 
 def main() -> None:
     """Print the pages, or why there are none."""
-    memory, seconds, most = map(int, sys.argv[1:4])
+    memory, seconds, most, length = map(int, sys.argv[1:5])
     confine(memory, seconds)
     try:
-        answer: dict[str, object] = {"pages": pages(sys.stdin.buffer.read(), most)}
+        answer: dict[str, object] = {"pages": pages(sys.stdin.buffer.read(), most, length)}
     except (MemoryError, LimitReachedError):
         answer = {"fault": LARGE}
     except Unreadable as error:
@@ -53,8 +54,8 @@ def confine(memory: int, seconds: int) -> None:
             resource.setrlimit(limit, (value, value))
 
 
-def pages(document: bytes, most: int) -> list[str]:
-    """The text of each page, empty where it has none.
+def pages(document: bytes, most: int, length: int) -> list[str]:
+    """The text of each page, empty where it has none: of `most` pages and `length` in all.
 
     Raises Unreadable, MemoryError, LimitReachedError.
     """
@@ -65,7 +66,12 @@ def pages(document: bytes, most: int) -> list[str]:
         count = len(reader.pages)
         if count > most:
             raise Unreadable(LONG.format(count, most))
-        texts = [page.extract_text() for page in reader.pages]
+        texts: list[str] = []
+        for page in reader.pages:
+            texts.append(page.extract_text())
+            length -= len(texts[-1])
+            if length < 0:
+                raise Unreadable(WORDY.format(sum(map(len, texts)) + length))
     except (Unreadable, MemoryError, LimitReachedError):
         raise
     except (DependencyError, FileNotDecryptedError):

@@ -19,6 +19,7 @@ from tasks.settings import Settings
 _PROGRAM: Final = str(Path(__file__).with_name("pdf.py"))
 # The child gets no other variables: it reads what a stranger made and needs no secret of ours.
 _PASSED_ON: Final = ("PATH", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH")
+_BREAKS: Final = "The document cannot be read: it breaks its reader."
 _AT_ONCE: Final = max(1, (os.cpu_count() or 1) // 2)
 
 
@@ -46,11 +47,15 @@ class Reader:
                 await _end(process)
         if process.returncode:
             raise self._died(-process.returncode)
-        return _pages(orjson.loads(printed))
+        try:
+            return _pages(orjson.loads(printed))
+        except orjson.JSONDecodeError:
+            raise PermanentError(_BREAKS) from None
 
     async def _start(self) -> Process:
         limits = self._settings
-        numbers = (limits.read_memory, math.ceil(limits.read_timeout_s), limits.read_pages)
+        seconds = math.ceil(limits.read_timeout_s)
+        numbers = (limits.read_memory, seconds, limits.read_pages, limits.max_body)
         return await asyncio.create_subprocess_exec(
             *(sys.executable, "-I", "-B", _PROGRAM, *map(str, numbers)),
             stdin=PIPE,
@@ -71,7 +76,7 @@ class Reader:
             return self._too_slow()
         if signum in (signal.SIGKILL, signal.SIGTERM):
             return TransientError("The process that read the document was killed.")
-        return PermanentError("The document cannot be read: it breaks its reader.")
+        return PermanentError(_BREAKS)
 
 
 async def _end(process: Process) -> None:

@@ -24,6 +24,20 @@ def bomb(megabytes: int) -> bytes:
     return _document([_text_stream("x") + b" " * (megabytes * 1_000_000)])
 
 
+def endless(levels: int, width: int) -> bytes:
+    """A small PDF whose tree of pages says that it has `width ** levels` leaves: each level names
+    the next one again and again."""
+    last = 2 + levels
+    objects = [b"<< /Type /Catalog /Pages 2 0 R >>"]
+    for number in range(2, last):
+        kids = f"{number + 1} 0 R " * width
+        parent = f"/Parent {number - 1} 0 R" if number > 2 else ""
+        count = width ** (last - number)
+        objects.append(f"<< /Type /Pages {parent} /Kids [{kids}] /Count {count} >>".encode())
+    objects.append(f"<< /Type /Page /Parent {last - 1} 0 R /MediaBox [0 0 9 9] >>".encode())
+    return _whole(objects)
+
+
 def encrypted(document: bytes, *, user: str, owner: str = "owner") -> bytes:
     """The same, protected by passwords; with an empty one for the user anybody can read it."""
     writer = PdfWriter(clone_from=PdfReader(BytesIO(document)))
@@ -67,6 +81,10 @@ def _document(streams: list[bytes]) -> bytes:
             f"{page} /Contents {5 + 2 * number} 0 R >>".encode(),
             b"<< /Length %d /Filter /FlateDecode >>\nstream\n%s\nendstream" % (len(packed), packed),
         ]
+    return _whole(objects)
+
+
+def _whole(objects: list[bytes]) -> bytes:
     whole, places = b"%PDF-1.7\n", []
     for number, content in enumerate(objects, 1):
         places.append(b"%010d 00000 n \n" % len(whole))

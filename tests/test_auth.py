@@ -11,7 +11,9 @@ import httpx
 import pytest
 from pydantic import SecretStr
 from starlette.datastructures import Headers
+from starlette.routing import Route
 
+from server.app import create_app
 from server.auth import Caller, Keyring, session_token, session_user
 from server.gate import HideTokens, check_host, check_site
 from tasks.errors import Forbidden, Unauthorized
@@ -90,6 +92,28 @@ async def test_every_address_by_everybody(settings: Settings) -> None:
                 response = await client.request(method, path.format(owned[who]), headers=key)
                 assert response.status_code in (200, 202, 204), (method, path, who)
         assert (await client.get(f"/jobs/{owned['bob']}/stream", headers=BOB)).status_code == 404
+
+
+OPEN = {"/", "/openapi.json", "/healthz", "/readyz", "/session"}
+
+
+async def test_no_address_was_forgotten(settings: Settings) -> None:
+    """Whatever is added is closed to strangers, and a job to other users."""
+    routes = [route for route in create_app(settings).routes if isinstance(route, Route)]
+    closed = [route for route in routes if route.path not in OPEN]
+    assert len(closed) > 12
+    async with guarded(settings) as client:
+        job_id = await submit_as(client, ALICE)
+        for route in closed:
+            path = route.path.format(job_id=job_id)
+            for method in route.methods or ():
+                for nobody in NOBODY:
+                    response = await client.request(method, path, headers=nobody)
+                    assert response.status_code == 401, (method, path)
+                if path != route.path:
+                    response = await client.request(method, path, headers=BOB)
+                    assert response.status_code == 404, (method, path)
+        assert (await client.get(f"/jobs/{job_id}", headers=ALICE)).json()["status"] == "queued"
 
 
 async def test_open_addresses_need_no_key(settings: Settings) -> None:

@@ -12,7 +12,7 @@ import pytest
 from tasks.errors import PermanentError
 from tasks.reading import Reader
 from tasks.settings import Settings
-from tests.pdfs import bomb, encrypted, pdf, scanned, without_pages
+from tests.pdfs import bomb, encrypted, endless, pdf, scanned, without_pages
 
 GOOD = pdf(["One\nfirst page", "", "Three (3) \\ ñ"])
 OPENINGS = Path(__file__).with_name("data") / "openings.pdf"
@@ -52,6 +52,9 @@ async def test_a_password_that_only_its_owner_needs_is_in_nobodys_way() -> None:
         pytest.param(GOOD, {"read_timeout_s": 0.01}, "READ_TIMEOUT_S", id="slow"),
         pytest.param(bomb(60), {"read_memory": 134_217_728}, "READ_MEMORY", id="memory"),
         pytest.param(bomb(200), {}, "READ_MEMORY", id="bomb"),
+        pytest.param(pdf(["x" * 99] * 40), {"max_body": 3900}, "than 3900 char.*BODY", id="wordy"),
+        pytest.param(endless(6, 10), {"read_timeout_s": 20}, "READ_|broken", id="a million pages"),
+        pytest.param(endless(40, 50), {"read_timeout_s": 2}, "READ_|broken", id="no end of pages"),
     ],
 )
 async def test_what_cannot_be_read_is_told_with_what_to_do(
@@ -59,6 +62,29 @@ async def test_what_cannot_be_read_is_told_with_what_to_do(
 ) -> None:
     with pytest.raises(PermanentError, match=sentence):
         await read(document, **limits)
+
+
+HANGS = "import time; time.sleep(60)"
+CRASHES = "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)"
+RAISES = "raise RuntimeError"
+BABBLES = "print('no JSON')"
+
+
+@pytest.mark.parametrize(
+    ("program", "sentence"),
+    [(HANGS, "took more than"), (CRASHES, "breaks its reader"), (RAISES, "breaks its reader"),
+     (BABBLES, "breaks its reader")],
+    ids=["hangs", "crashes", "raises", "babbles"],
+)  # fmt: skip
+async def test_a_file_that_breaks_its_reader_breaks_nothing_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, program: str, sentence: str
+) -> None:
+    """What a file may one day do to the parser, done by the parser's program itself."""
+    broken = tmp_path / "pdf.py"
+    broken.write_text(program)
+    monkeypatch.setattr("tasks.reading._PROGRAM", str(broken))
+    with pytest.raises(PermanentError, match=sentence):
+        await read(GOOD, read_timeout_s=1.0 if program == HANGS else 20.0)
 
 
 async def test_the_process_ends_with_the_job_that_is_stopped(
