@@ -5,23 +5,27 @@ from __future__ import annotations
 import asyncio
 from typing import Any, Final
 
+from hiredis import pack_command
 from redis.asyncio import Redis
+from redis.asyncio.connection import AbstractConnection
+from redis.exceptions import ResponseError
 
 _MOST: Final = 128
 """Commands of one pipeline: a larger crowd parts, so that its first replies come soon."""
 
-_Asked = tuple[tuple[Any, ...], "asyncio.Future[Any]"]
+_Asked = tuple[bytes, "asyncio.Future[Any]"]
 
 
 class Batches:
     """Commands that travel together where many jobs move at once.
 
-    A caller that gives up leaves its command on the way; it could not know either, from a
-    connection of its own, how far it came.
+    They are packed in C: redis-py's own way takes a quarter of what a POST costs (measured). A
+    caller that gives up leaves its command on the way; it could not know either, from a connection
+    of its own, how far it came.
     """
 
     def __init__(self, redis: Redis) -> None:
-        self._redis = redis
+        self._pool = redis.connection_pool
         self._asked: list[_Asked] = []
         self._sending: set[asyncio.Task[None]] = set()
 
@@ -29,7 +33,7 @@ class Batches:
         """The reply to a command. Raises what redis-py raises for it."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
-        self._asked.append((command, reply))
+        self._asked.append((pack_command(command), reply))
         if len(self._asked) == 1:
             loop.call_soon(self._flush)
         return await reply
@@ -52,9 +56,18 @@ class Batches:
 
     async def _answers(self, batch: list[_Asked]) -> list[Any]:
         try:
-            async with self._redis.pipeline(transaction=False) as pipe:
-                for command, _ in batch:
-                    pipe.execute_command(*command)
-                return await pipe.execute(raise_on_error=False)
+            connection = await self._pool.get_connection()
+            try:
+                await connection.send_packed_command(b"".join([packed for packed, _ in batch]))
+                return [await _answer(connection) for _ in batch]
+            finally:
+                await self._pool.release(connection)
         except Exception as error:
             return [error] * len(batch)
+
+
+async def _answer(connection: AbstractConnection) -> Any:
+    try:
+        return await connection.read_response()
+    except ResponseError as error:
+        return error
