@@ -8,8 +8,9 @@ from contextlib import suppress
 import httpx
 import redis
 
-from tests.chaos.conftest import Build, Customer
+from tests.chaos.conftest import Build, Customer, Model, numbers, streamed
 from tests.conftest import wait_until
+from tests.endpoint import HS, RST, C, Pause, answered
 
 POSTS = 40
 
@@ -79,6 +80,25 @@ def _first(stream: httpx.Response, count: int) -> list[bytes]:
         if len(chunks) == count or b"event:" in chunk:
             break
     return chunks
+
+
+def test_posted_here_watched_there_and_run_elsewhere(build: Build, model: Model) -> None:
+    """Three processes and the model's: both servers tell the same events under the same ids."""
+    house = build(AI_URL=model.url)
+    posts = house.open(workers=1, servers=1)
+    watches = house.open(workers=0, servers=1)
+    assert posts.url != watches.url
+    model.teach("first", HS(C("Once "), Pause(0.3), RST), answered("Once upon a time"))
+    job_id = posts.post("first")
+    there, here = watches.watch(job_id), posts.watch(job_id)
+    story = there.await_end()
+    assert story == here.await_end()
+    assert numbers(story) == list(range(1, len(story) + 1))
+    states = [event.name for event in story if event.name not in {"delta", "progress"}]
+    assert states == ["queued", "running", "retrying", "running", "done"]
+    assert streamed(story) == watches.read(job_id)["result"]["text"] == "Once upon a time"
+    assert watches.read(job_id) == posts.read(job_id)
+    assert watches.ledger(job_id) == posts.ledger(job_id)
 
 
 def test_nobody_waits_behind_all_jobs_of_another(build: Build) -> None:
