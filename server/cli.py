@@ -106,7 +106,9 @@ def submit(
     source: Annotated[str, typer.Argument(metavar="FILE|TEXT|-", show_default=False)],
     kind: Annotated[str | None, typer.Option(help="chat, summarize, agent, or your own.")] = None,
     watch: Annotated[bool, typer.Option("--watch", help="Stay until it is done.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the job as JSON.")] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="Print the job, or each event, as a line.")
+    ] = False,
 ) -> None:
     """Submit a file (to be summarized), a text (a chat) or standard input."""
     from server import terminal
@@ -118,7 +120,7 @@ def submit(
 @app.command()
 def watch(
     job_id: Annotated[str, typer.Argument(show_default=False)],
-    json: Annotated[bool, typer.Option("--json", help="Print the job as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print each event as a line.")] = False,
 ) -> None:
     """Watch a job to its end, with a live bar. Exit code: 0 done, 1 failed, 3 cancelled."""
     from server import terminal

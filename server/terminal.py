@@ -1,4 +1,4 @@
-"""The terminal client: submit a job, watch it with a live bar, come away with its result."""
+"""The terminal client: submit a job, watch it to its end, come away with its result."""
 
 from __future__ import annotations
 
@@ -8,17 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any, Final
 
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    SpinnerColumn,
-    TextColumn,
-    TimeElapsedColumn,
-)
-
-from server.terminal_client import Event, Server
+from server.terminal_client import Server
+from server.terminal_view import note, printable, view
 from server.words import say
 from tasks.lifecycle import Status
 from tasks.settings import Settings
@@ -74,70 +65,25 @@ def is_file(path: Path) -> bool:
 
 
 def _follow(server: Server, job_id: str, *, as_json: bool) -> int:
+    job: dict[str, Any] = {}
     try:
-        with bar() as progress:
-            show = Show(progress)
+        with view(as_json=as_json) as show:
             for event in server.follow(job_id):
                 show(event)
-        job = server.read(job_id)
+                if event and "status" in event.data:
+                    job = event.data
+        job = job or server.read(job_id)
     except KeyboardInterrupt:
         note(f"the job goes on; come back with: slowcall watch {job_id}")
         return EXIT_LEFT
-    report(job, as_json=as_json)
+    if not as_json:
+        report(job)
     return EXIT_CODES.get(Status(job["status"]), 1)
 
 
-def bar() -> Progress:
-    """A live bar on standard error; it pulses while the total is unknown."""
-    return Progress(
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.fields[note]}", markup=False),
-        TimeElapsedColumn(),
-        console=Console(stderr=True),
-        transient=True,
-    )
-
-
-class Show:
-    """Brings each event on the bar."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._line = progress.add_task("…", total=None, note="")
-
-    def __call__(self, event: Event | None) -> None:
-        """Show one event; None: the connection was lost."""
-        if event is None:
-            self._progress.update(self._line, description="connection lost, coming back")
-            return
-        if event.name not in {"progress", "delta"}:
-            self._progress.update(self._line, description=description(event.data))
-        if done := event.data.get("progress"):
-            note_ = printable(done.get("note") or "").replace("\n", " ")
-            self._progress.update(
-                self._line, completed=done["done"], total=done["total"], note=note_
-            )
-
-
-def description(job: dict[str, Any]) -> str:
-    """The job's status in a few words."""
-    status, attempts = job["status"], job["attempts"]
-    if status == Status.RETRYING:
-        reason = job.get("reason") or (job["error"] or {}).get("type", "")
-        return f"retrying ({reason}), again at {job['retry_at']}"
-    if status == Status.QUEUED and job["queue_position"]:
-        return f"queued, number {job['queue_position']}"
-    return f"{status}, attempt {attempts}" if attempts > 1 else str(status)
-
-
-def report(job: dict[str, Any], *, as_json: bool) -> None:
+def report(job: dict[str, Any]) -> None:
     """The outcome: the text on standard output, how it went on standard error."""
-    if as_json:
-        say(json.dumps(job))
-    elif job["status"] == Status.DONE:
+    if job["status"] == Status.DONE:
         text = str(job["result"].get("text", json.dumps(job["result"])))
         say(printable(text) if sys.stdout.isatty() else text)
         ledger = job["ledger"]
@@ -148,13 +94,3 @@ def report(job: dict[str, Any], *, as_json: bool) -> None:
         error = job["error"] or {}
         reason = f": {error['type']}: {error['message']}" if error else ""
         note(f"{job['status']} after {job['attempts']} attempts{reason}")
-
-
-def note(line: str) -> None:
-    """A line beside the result."""
-    sys.stderr.write(f"{printable(line)}\n")
-
-
-def printable(text: str) -> str:
-    """Without the control characters by which a model's text could steer a terminal."""
-    return "".join(sign for sign in text if sign.isprintable() or sign in "\n\t")

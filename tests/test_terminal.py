@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import signal
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,17 +17,19 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from server import terminal, terminal_client
-from server.terminal import description, printable, request
+from server.terminal import request
 from server.terminal_client import Event, Refused, Server, events
+from server.terminal_view import Streamed, description, printable
 from tasks.settings import Settings
 from tests.commands import Command, run
 
 JOB = {
-    "job_id": "j1", "status": "running", "attempts": 1, "error": None, "queue_position": None,
-    "progress": {"done": 0, "total": None, "note": ""}, "retry_at": None, "result": None,
-    "ledger": {"paid": 1, "reused": 0},
+    "job_id": "j1", "status": "running", "attempts": 1, "max_attempts": 3, "error": None,
+    "queue_position": None, "progress": {"done": 0, "total": None, "note": ""},
+    "retry_at": None, "result": None, "ledger": {"paid": 1, "reused": 0},
 }  # fmt: skip
 DONE = JOB | {"status": "done", "result": {"text": "THE TEXT", "source": "lab"}}
+AT = "2026-01-02T12:05:06.789Z"
 
 
 def frame(number: int, name: str, data: dict[str, Any]) -> str:
@@ -73,18 +76,48 @@ def test_events_are_read_however_they_are_split() -> None:
 @pytest.mark.parametrize(
     ("job", "expected"),
     [
-        ({"status": "running"}, "running"),
-        ({"status": "running", "attempts": 2}, "running, attempt 2"),
+        ({"status": "running"}, "running, attempt 1 of 3"),
+        ({"status": "running", "attempts": 2}, "running, attempt 2 of 3"),
+        ({"status": "queued"}, "queued"),
         ({"status": "queued", "queue_position": 3}, "queued, number 3"),
-        ({"status": "retrying", "retry_at": "T", "reason": "lost"}, "retrying (lost), again at T"),
         (
-            {"status": "retrying", "retry_at": "T", "error": {"type": "timeout"}},
-            "retrying (timeout), again at T",
+            {"status": "retrying", "retry_at": AT, "reason": "lost"},
+            "retrying after attempt 1 of 3 (lost), again at 13:05:06",
+        ),
+        (
+            {"status": "retrying", "retry_at": AT, "reason": "rate_limited", "attempts": 0},
+            "retrying (rate_limited), again at 13:05:06",
+        ),
+        (
+            {"status": "retrying", "retry_at": AT, "error": {"type": "timeout"}},
+            "retrying after attempt 1 of 3 (timeout), again at 13:05:06",
         ),
     ],
 )
-def test_a_status_in_words(job: dict[str, Any], expected: str) -> None:
+def test_a_status_in_words(here: None, job: dict[str, Any], expected: str) -> None:
     assert description(JOB | job) == expected
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A place an hour before Greenwich."""
+    monkeypatch.setenv("TZ", "HERE-1")
+    time.tzset()
+    yield
+    monkeypatch.undo()
+    time.tzset()
+
+
+def test_the_text_of_one_step_is_shown_at_a_time() -> None:
+    streamed = Streamed()
+    seen = []
+    for name, step, text in (
+        ("delta", "one", "a"), ("delta", "two", "x"), ("delta", "one", "b"), ("progress", "", ""),
+        ("delta", "two", "y"), ("delta", "one", "c"), ("running", "", ""), ("delta", "one", "d"),
+    ):  # fmt: skip
+        streamed.hear(Event("1", name, {"step": step, "text": text}))
+        seen.append(streamed.shown)
+    assert seen == ["a", "a", "ab", "ab", "xy", "xy", "", "d"]
 
 
 def test_a_text_cannot_steer_the_terminal() -> None:
@@ -179,24 +212,14 @@ def test_the_exit_code_is_the_outcome(
     assert captured.out == ("THE TEXT\n" if code == 0 else "")
 
 
-def test_the_whole_job_can_be_had_as_json(
+def test_the_end_needs_no_further_question(
     server_of: Callable[[Script], Settings], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert terminal.watch(server_of(Script(204)), "j1", as_json=True) == 0
-    assert json.loads(capsys.readouterr().out) == DONE
-
-
-def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(
-    server_of: Callable[[Script], Settings],
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def interrupted(*_: object) -> Iterator[Event]:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(Server, "follow", interrupted)
-    assert terminal.watch(server_of(Script()), "j1", as_json=False) == 130
-    assert "slowcall watch j1" in capsys.readouterr().err
+    """The server may have gone by then."""
+    script = Script(frame(1, "done", DONE), 204)
+    script.job = JOB
+    assert terminal.watch(server_of(script), "j1", as_json=False) == 0
+    assert capsys.readouterr().out == "THE TEXT\n"
 
 
 def test_the_real_thing(tmp_path: Path) -> None:
