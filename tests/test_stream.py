@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
+import re
 import signal
 import socket
 import subprocess
@@ -22,6 +24,8 @@ from server.valkey import EmbeddedStore
 from tasks.lifecycle import RETRY
 from tasks.settings import Settings
 from tasks.store import Store
+from tests.crew import crew
+from tests.endpoint import Endpoint, Pause, Request, Script, answered
 from tests.serving import Event, Frames, Hand, ask_plainly, served, store_of, stream, submit, until
 
 
@@ -194,34 +198,29 @@ async def test_a_message_lost_without_a_trace_is_found_by_the_next_ping(
 async def test_a_thousand_streams_opened_right_after_the_202_miss_nothing(
     settings: Settings,
 ) -> None:
-    """Case B1: the jobs run and end while their streams are opened."""
-    free = settings.model_copy(update={"quota": 0})
+    """Case B1: a real worker and a model that answers within 0 to 5 ms; the jobs run and end while
+    their streams are opened."""
+    free = settings.model_copy(update={"quota": 0, "ai_model": "m"})
     posting = asyncio.Semaphore(50)
+    dice = random.Random(1)
 
-    async def watch(client: httpx.AsyncClient) -> list[bytes]:
+    async def watch(client: httpx.AsyncClient) -> bytes:
         async with posting:
             answer = await ask_plainly(client, "POST /jobs", b'{"input": "hello"}')
-        job = orjson.loads(answer)
-        story = await ask_plainly(client, f"GET {job['links']['stream']}")
-        return [line for line in story.split(b"\n") if line.startswith((b"id: ", b"event: "))]
+        return await ask_plainly(client, f"GET {orjson.loads(answer)['links']['stream']}")
 
-    async def work(store: Store, count: int) -> None:
-        while count:
-            claimed, _ = await store.claim("hand", ["chat"], 50, 60)
-            for entry in claimed:
-                run = await store.start(entry, "hand")
-                assert run
-                await Hand(store).say(run, "text")
-                await Hand(store).finish(run)
-            count -= len(claimed)
-            await asyncio.sleep(0.001)
+    def quick(request: Request) -> Script:
+        return [Pause(dice.random() * 0.005), *answered("text")]
 
-    async with served(free) as client, store_of(settings) as store:
-        working = asyncio.create_task(work(store, 1000))
-        stories = await asyncio.gather(*(watch(client) for _ in range(1000)))
-        await working
-    told = b"id: 1,event: queued,id: 2,event: running,id: 3,event: delta,id: 4,event: done"
-    assert {b",".join(story) for story in stories} == {told}
+    with Endpoint(quick) as endpoint:
+        async with served(free) as client, crew(free, endpoint.url):
+            stories = await asyncio.gather(*(watch(client) for _ in range(1000)))
+    for story in stories:
+        numbers = [int(number) for number in re.findall(rb"^id: (.*)$", story, re.M)]
+        assert numbers == list(range(1, len(numbers) + 1))
+        words = re.findall(rb"^event: (.*)$", story, re.M)
+        assert (len(words), words.count(b"done")) == (len(numbers), 1)
+        assert (words[:2], words[-1]) == ([b"queued", b"running"], b"done")
 
 
 async def test_posted_to_one_server_and_watched_on_another(settings: Settings) -> None:
