@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
 from tasks.errors import StoreUnavailable
-from tasks.settings import Settings
+from tasks.settings import Settings, name_of_target
 from tasks.store import Letter, Store
 
 log = logging.getLogger("slowcall.alerts")
 
-TOPIC: Final = "alert"
-
 _LOOK_S: Final = 1.0
 _LEASE_S: Final = 120.0
 _DELIVERY_S: Final = 60.0
+_PATIENCE_S: Final = 45.0
 _MOST: Final = 1000
 _SHOWN: Final = 5
 _WAITS_S: Final = (5, 30, 120, 600)
@@ -58,49 +58,71 @@ def _line(job: dict[str, Any], base_url: str) -> str:
     )
 
 
+def topic_of(target: str) -> str:
+    """Where the store keeps the letters to a target."""
+    return f"alert:{target}"
+
+
 class Channels:
-    """The targets of SLOWCALL_ALERT_URLS, each called by a hash: its URL may hold a secret."""
+    """The targets of SLOWCALL_ALERT_URLS, each called as the store calls it."""
 
     def __init__(self, settings: Settings) -> None:
         self._base_url = settings.public_url.rstrip("/")
-        urls = (url.get_secret_value() for url in settings.alert_urls)
-        self._targets = {hashlib.sha256(url.encode()).hexdigest()[:8]: url for url in urls}
+        self._urls = {name_of_target(url): url.get_secret_value() for url in settings.alert_urls}
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._targets)
+        return iter(self._urls)
 
-    async def tell(self, alert: Alert, targets: Iterable[str]) -> dict[str, bool]:
-        """Send an alert to those of `targets` that there are; answers who took it."""
-        known = [target for target in targets if target in self._targets]
-        took = await asyncio.gather(*(self._tell_one(alert, target) for target in known))
-        return dict(zip(known, took, strict=True))
-
-    async def _tell_one(self, alert: Alert, target: str) -> bool:
-        import apprise  # takes a second to import: only those who alert pay for it
-
-        channel = apprise.Apprise()
-        if not channel.add(self._targets[target]):
-            log.error("an alert URL is not one that Apprise knows")
-            return False
-        try:
+    async def tell(self, target: str, alert: Alert) -> bool:
+        """Send an alert to a target; whether it took it."""
+        url, body = self._urls[target], alert.body(self._base_url)
+        with suppress(TimeoutError):
             async with asyncio.timeout(_DELIVERY_S):
-                return bool(
-                    await channel.async_notify(
-                        title=alert.title,
-                        body=alert.body(self._base_url),
-                        notify_type=apprise.NotifyType.FAILURE,
-                    )
-                )
-        except Exception as error:  # a plug-in may raise anything; the job must not feel it
-            log.warning("an alert target failed: %s", type(error).__name__)
-            return False
+                return await _in_thread(lambda: _notify(url, alert.title, body))
+        return False
+
+
+def _notify(url: str, title: str, body: str) -> bool:
+    import apprise  # takes a second to import: only those who alert pay for it
+
+    channel = apprise.Apprise()
+    if not channel.add(url):
+        log.error("an alert URL is not one that Apprise knows")
+        return False
+    if "rto=" not in url:
+        for plugin in channel:  # Apprise hangs up after 4 s: who took longer would be told again
+            plugin.socket_read_timeout = _PATIENCE_S
+    try:
+        return bool(channel.notify(body, title, apprise.NotifyType.FAILURE))
+    except Exception as error:  # a plug-in may raise anything; the job must not feel it
+        log.warning("an alert target failed: %s", type(error).__name__)
+        return False
+
+
+def _in_thread(work: Callable[[], bool]) -> asyncio.Future[bool]:
+    """What `work` answers in a thread of its own. Those of asyncio are few, are needed to look up
+    names, and are waited for when a worker leaves."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[bool] = loop.create_future()
+
+    def run() -> None:
+        took = work()
+        with suppress(RuntimeError):  # the loop has ended
+            loop.call_soon_threadsafe(settle, took)
+
+    def settle(took: bool) -> None:
+        if not answer.done():
+            answer.set_result(took)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer
 
 
 class Alerter:
     """Delivers the alerts of all workers' jobs, whoever failed them; several may run at once.
 
-    A letter keeps the targets that have not taken it yet, so that a dead target is tried again and
-    a living one is not told twice.
+    Each target has letters of its own, so that a slow or dead one holds up no other and a living
+    one is not told twice.
     """
 
     def __init__(self, settings: Settings, store: Store) -> None:
@@ -109,32 +131,34 @@ class Alerter:
 
     async def keep_delivering(self) -> None:
         """Deliver what is due, for ever."""
+        async with asyncio.TaskGroup() as group:
+            for target in self._channels:
+                group.create_task(self._keep_telling(target))
+
+    async def deliver_due(self) -> None:
+        """Deliver the alerts that are due. Raises StoreUnavailable."""
+        await asyncio.gather(*map(self._tell_due, self._channels))
+
+    async def _keep_telling(self, target: str) -> None:
         while True:
             try:
-                await self.deliver_due()
+                await self._tell_due(target)
             except StoreUnavailable as error:
                 log.debug("alerts wait for the store: %s", error)
             await asyncio.sleep(_LOOK_S)
 
-    async def deliver_due(self) -> None:
-        """Deliver the alerts that are due, each to the targets it still owes."""
-        letters = await self._store.take_letters(TOPIC, lease_s=_LEASE_S, most=_MOST)
-        for group in _by_cause(letters):
-            await self._deliver(group)
+    async def _tell_due(self, target: str) -> None:
+        topic = topic_of(target)
+        letters = await self._store.take_letters(topic, lease_s=_LEASE_S, most=_MOST)
+        await asyncio.gather(*(self._tell(target, group) for group in _by_cause(letters)))
 
-    async def _deliver(self, group: list[Letter]) -> None:
-        alert = Alert([letter.payload["job"] for letter in group])
-        owed = group[0].payload.get("left") or list(self._channels)
-        took = await self._channels.tell(alert, owed)
-        left = [target for target, ok in took.items() if not ok]
+    async def _tell(self, target: str, group: list[Letter]) -> None:
+        took = await self._channels.tell(target, Alert([one.payload["job"] for one in group]))
         for letter in group:
-            if not left:
-                await self._store.finish_letter(TOPIC, letter)
-                continue
             tries = letter.payload.get("tries", 0) + 1
-            wait_s = _WAITS_S[min(tries, len(_WAITS_S)) - 1]
-            again = Letter(letter.id, {**letter.payload, "tries": tries, "left": left})
-            await self._store.finish_letter(TOPIC, again, wait_s=wait_s)
+            wait_s = None if took else _WAITS_S[min(tries, len(_WAITS_S)) - 1]
+            again = Letter(letter.id, {**letter.payload, "tries": tries})
+            await self._store.finish_letter(topic_of(target), again, wait_s=wait_s)
 
 
 async def send_test(settings: Settings) -> list[bool]:
@@ -150,16 +174,15 @@ async def send_test(settings: Settings) -> list[bool]:
         "ledger": {"paid": 0, "unknown": 0, "rejected": 0},
         "links": {"self": "/"},
     }
-    return list((await channels.tell(Alert([job]), channels)).values())
+    return await asyncio.gather(*(channels.tell(target, Alert([job])) for target in channels))
 
 
 def _by_cause(letters: Iterable[Letter]) -> list[list[Letter]]:
-    """Letters that tell of the same: kind, type of error, upstream status, targets still owed."""
+    """Letters that tell of the same: kind, type of error, upstream status."""
     groups: dict[tuple[Any, ...], list[Letter]] = {}
     for letter in letters:
         job = letter.payload["job"]
         error = job["error"]
-        left = tuple(letter.payload.get("left") or ())
-        cause = (job["kind"], error["type"], error["upstream_status"], left)
+        cause = (job["kind"], error["type"], error["upstream_status"])
         groups.setdefault(cause, []).append(letter)
     return list(groups.values())

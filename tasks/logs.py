@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import logging
 import sys
+from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
-from tasks.store import JobView, Run
+from tasks.store import JobView, Moved, Run
 from tasks.telemetry import trace_id
 
 _ABOUT: Final = (
@@ -42,6 +43,11 @@ def log_job(job: JobView | Run, status: str, **about: Any) -> None:
     if isinstance(job, Run):
         facts |= {"kind": job.kind, "attempt": job.attempt}
     _jobs.info("job %s", status, extra=facts)
+
+
+def log_moved(moved: Moved) -> None:
+    """The line of a transition that a script made while nobody ran the job."""
+    _jobs.info("job %s", moved.status, extra=asdict(moved))
 
 
 def _add_trace(record: logging.LogRecord) -> bool:

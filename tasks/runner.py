@@ -26,8 +26,8 @@ from tasks.errors import (
 )
 from tasks.kinds import Kind
 from tasks.lease import Held, Leases
-from tasks.lifecycle import FAIL, FINISH, RELEASE
-from tasks.logs import log_job
+from tasks.lifecycle import FAIL, FINISH, RELEASE, START, Status
+from tasks.logs import log_job, log_moved
 from tasks.model import ModelClient
 from tasks.reading import Reader
 from tasks.retry import Verdict, backoff_s, judge
@@ -70,14 +70,18 @@ class Runner:
             await self._run(claimed)
         except RecordDamaged as error:
             log.error("job %s: its record is damaged", claimed.job_id, exc_info=error)
-            await self._store.condemn(claimed, self._kinds, str(error))
+            moved = await self._store.condemn(claimed, self._kinds, str(error))
+            if moved is not None:
+                log_moved(moved)
 
     async def _run(self, claimed: Claimed) -> None:
-        run = await self._store.start(claimed, self._worker)
+        run = await self._store.start(claimed, self._worker, told=log_moved)
         if run is None:
             return
         with attempt_span(run) as span, self._leases.hold(run) as held:
-            log_job(run, "running")
+            if run.taken_over:
+                log_job(run, Status.RETRYING, reason="lost")
+            log_job(run, START.target)
             context = Context(
                 run,
                 held,

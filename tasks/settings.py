@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import difflib
+import hashlib
 import ipaddress
 import logging
 import os
@@ -110,6 +111,11 @@ def key_of_webhook(secret: SecretStr) -> bytes:
     if prefix != "whsec" or not 24 <= len(key) <= 64:
         raise ValueError("write whsec_ and 24 to 64 random bytes in base64; two rotate")
     return key
+
+
+def name_of_target(url: SecretStr) -> str:
+    """What an alert's target is called in the store: its URL may hold a secret."""
+    return hashlib.sha256(url.get_secret_value().encode()).hexdigest()[:16]
 
 
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]

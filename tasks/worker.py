@@ -20,6 +20,7 @@ from tasks.errors import RunLost, SettingsError, StoreUnavailable
 from tasks.keys import name
 from tasks.kinds import Kind, load_kinds
 from tasks.lease import Leases
+from tasks.logs import log_moved
 from tasks.model import ModelClient
 from tasks.runner import Runner
 from tasks.settings import Settings
@@ -135,7 +136,8 @@ async def _sweep(store: Store, lease_s: float) -> None:
     """Fail what is overdue and prune what has expired, a little every second."""
     while True:
         with suppress(StoreUnavailable):
-            await store.sweep(lease_s)
+            for moved in await store.sweep(lease_s):
+                log_moved(moved)
         await asyncio.sleep(_SWEEP_S)
 
 

@@ -1,4 +1,4 @@
-"""Alerts: each failed job is told of, once; a dead target loses none and doubles none."""
+"""Alerts: each failed job is told of, once; a slow or dead target loses none and doubles none."""
 
 from __future__ import annotations
 
@@ -6,18 +6,28 @@ import asyncio
 import json
 import socketserver
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
+from pathlib import Path
+from time import monotonic
+from typing import Any, Final
 
 import pytest
 from pydantic import SecretStr
 
-from tasks.alerts import TOPIC, Alerter, send_test
-from tasks.lifecycle import FAIL
-from tasks.settings import Settings
-from tasks.store import NewJob, Run, Store
+from tasks.alerts import Alerter, send_test, topic_of
+from tasks.errors import TransientError
+from tasks.lifecycle import DEFER, FAIL, RETRY
+from tasks.settings import Settings, name_of_target
+from tasks.store import Store
+from tests.commands import run
+from tests.conftest import LabModel
+from tests.crew import crew, ended, store_at
+from tests.endpoint import HJ, Endpoint, Pause, reply
+from tests.rig import Clock, a_job, a_kind, rigged
+from tests.serving import until
+from tests.test_limits import LEASE_S, Ward, expired, lost_with_its_worker
 
 
 class Target:
@@ -78,123 +88,247 @@ def listening_mailbox() -> Iterator[tuple[str, list[str]]]:
         server.shutdown()
 
 
-def alerting(settings: Settings, *urls: str) -> Settings:
+def alerting(settings: Settings, *urls: str, **changes: Any) -> Settings:
     """The settings with these targets and no window to wait for."""
     secrets = tuple(SecretStr(url) for url in urls)
-    return settings.model_copy(update={"alert_urls": secrets, "alert_window_s": 0})
+    return settings.model_copy(update={"alert_urls": secrets, "alert_window_s": 0, **changes})
 
 
-async def started(store: Store, kind: str = "chat") -> Run:
-    """A job of this kind that runs."""
-    await store.submit(NewJob(kind, "x", "ann", max_attempts=1, timeout_s=1))
-    claimed, _ = await store.claim("w", [kind], 1, 2)
-    run = await store.start(claimed[0], "w")
-    assert run is not None
-    return run
+class Desk:
+    """A store by the test's clock, with jobs that fail on demand and somebody who tells of them."""
+
+    def __init__(self, settings: Settings, store: Store, clock: Clock) -> None:
+        self.store = store
+        self.clock = clock
+        self.ward = Ward(store, clock)
+        self.alerter = Alerter(settings, store)
+
+    async def fail(self, message: str = "It broke.", kind: str = "chat") -> str:
+        """A job that failed for good."""
+        new = a_job(kind, user_id="ann", max_attempts=1)
+        job_id = (await self.store.submit(new)).job.job_id
+        claimed, _ = await self.store.claim("w", [kind], 1, LEASE_S)
+        run = await self.store.start(claimed[0], "w")
+        assert run is not None
+        await self.store.conclude(run, FAIL, problem=("permanent", message, 400))
+        return job_id
+
+    async def owed(self) -> int:
+        """How many targets have letters that are not delivered yet."""
+        return len(await self.store.redis.keys("slowcall:letters:alert:*"))
 
 
-async def failed(store: Store, message: str = "It broke.", kind: str = "chat") -> Run:
-    """A job that failed for good."""
-    run = await started(store, kind)
-    await store.conclude(run, FAIL, problem=("permanent", message, 400))
-    return run
+@asynccontextmanager
+async def desk(settings: Settings, *urls: str, **changes: Any) -> AsyncIterator[Desk]:
+    settings, clock = alerting(settings, *urls, **changes), Clock()
+    async with store_at(settings, clock) as store:
+        yield Desk(settings, store, clock)
 
 
-@pytest.fixture
-async def store(settings: Settings) -> Any:
-    """A store that writes letters for alerts."""
-    store = Store.connect(alerting(settings, "json://127.0.0.1:9"))
-    yield store
-    await store.aclose()
-
-
-async def test_a_failed_job_raises_one_alert_with_its_story(
-    settings: Settings, store: Store
-) -> None:
+async def test_a_failed_job_raises_one_alert_with_its_story(settings: Settings) -> None:
     with listening_target() as target:
-        alerter = Alerter(alerting(settings, target.url), store)
-        run = await failed(store, "The prompt is too long.")
-        await alerter.deliver_due()
-        await alerter.deliver_due()
+        async with desk(settings, target.url) as office:
+            job_id = await office.fail("The prompt is too long.")
+            await office.alerter.deliver_due()
+            await office.alerter.deliver_due()
     (told,) = target.told
     assert told["type"] == "failure"
     assert told["title"] == "slowcall: a job of kind chat failed (permanent 400)"
-    for part in (run.job_id, "user ann", "The prompt is too long.", "Attempts: 1 of 1", "paid: 0"):
+    for part in (job_id, "user ann", "The prompt is too long.", "Attempts: 1 of 1", "paid: 0"):
         assert part in told["message"]
-    assert f"http://127.0.0.1:8000/jobs/{run.job_id}" in told["message"]
+    assert f"http://127.0.0.1:8000/jobs/{job_id}" in told["message"]
 
 
-async def test_a_worker_that_keeps_dying_raises_an_alert(settings: Settings, store: Store) -> None:
-    with listening_target() as target:
-        run = await started(store)
-        await store.redis.zadd("slowcall:queue:chat", {f"{run.job_id}:1": 0})
-        claimed, _ = await store.claim("another", ["chat"], 1, 2)
-        assert await store.start(claimed[0], "another") is None, "its only attempt is spent"
-        await Alerter(alerting(settings, target.url), store).deliver_due()
-    assert [run.job_id in told["message"] for told in target.told] == [True]
-    assert "lost" in target.told[0]["title"]
+# whatever the path to the failure
 
 
-async def test_many_failures_of_one_cause_are_one_alert_with_a_count(
-    settings: Settings, store: Store
+async def expired_before_a_sweep(ward: Ward) -> None:
+    await ward.post(expires_s=5)
+    ward.clock.forward(6)
+    claimed, _ = await ward.store.claim("w", ["chat"], 9, LEASE_S)
+    assert [await ward.store.start(entry, "w") for entry in claimed] == [None]
+
+
+async def past_its_deadline(ward: Ward) -> None:
+    run = await ward.start(await ward.post(deadline_s=20))
+    await ward.store.requeue(run, RETRY, wait_s=100, reason="transient")
+    await ward.pass_time(21)
+
+
+async def waited_too_long_for_its_model(ward: Ward) -> None:
+    run = await ward.start(await ward.post())
+    await ward.store.requeue(run, DEFER, wait_s=9e3, reason="rate_limited", counted=False)
+    await ward.pass_time(3601)
+
+
+async def parked(ward: Ward) -> None:
+    run = await ward.start(await ward.post(on_unknown="park"), "dies")
+    await ward.store.begin(run, call="c", step="answer", model="m", hash="h", memo=False)
+    await ward.pass_time(1.1 * LEASE_S)
+    claimed, _ = await ward.store.claim("heir", ["chat"], 9, LEASE_S)
+    assert [await ward.store.start(entry, "heir") for entry in claimed] == [None]
+
+
+async def by_a_verdict(ward: Ward) -> None:
+    run = await ward.start(await ward.post())
+    await ward.store.conclude(run, FAIL, problem=("permanent", "no", None))
+
+
+async def with_a_damaged_record(ward: Ward) -> None:
+    await ward.post()
+    claimed, _ = await ward.store.claim("w", ["chat"], 9, LEASE_S)
+    assert await ward.store.condemn(claimed[0], ["chat"], "damaged") is not None
+
+
+PATHS: Final[dict[Callable[[Ward], Awaitable[None]], str]] = {
+    expired: "timeout",
+    expired_before_a_sweep: "timeout",
+    past_its_deadline: "timeout",
+    waited_too_long_for_its_model: "rate_limited",
+    lost_with_its_worker: "lost",
+    parked: "unknown",
+    by_a_verdict: "permanent",
+    with_a_damaged_record: "permanent",
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_failure_is_told(
+    settings: Settings, path: Callable[[Ward], Awaitable[None]]
 ) -> None:
     with listening_target() as target:
-        for _ in range(30):
-            await failed(store)
-        await failed(store, kind="summarize")
-        await Alerter(alerting(settings, target.url), store).deliver_due()
+        async with desk(settings, target.url) as office:
+            await path(office.ward)
+            await office.alerter.deliver_due()
+    (told,) = target.told
+    assert f"({PATHS[path]})" in told["title"]
+
+
+async def test_spent_attempts_are_told_once_and_not_each(settings: Settings) -> None:
+    """Case C25."""
+
+    async def perform(context: Any, given: Any) -> dict[str, Any]:
+        raise TransientError("away")
+
+    with listening_target() as target:
+        own = alerting(settings, target.url)
+        async with rigged(own, {"ever": a_kind("ever", perform)}) as rig:
+            alerter = Alerter(own, rig.store)
+            await rig.submit("ever", max_attempts=5)
+            assert await rig.work(asyncio.sleep) == 5
+            await alerter.deliver_due()
+    (told,) = target.told
+    assert "Attempts: 5 of 5" in told["message"]
+
+
+# many at once, slow and dead targets
+
+
+async def test_many_failures_of_one_cause_are_one_alert_with_a_count(settings: Settings) -> None:
+    with listening_target() as target:
+        async with desk(settings, target.url, alert_window_s=10) as office:
+            for _ in range(30):
+                await office.fail()
+                office.clock.forward(0.2)
+            await office.fail(kind="summarize")
+            await office.alerter.deliver_due()
+            assert target.told == [], "the window is open"
+            office.clock.forward(10)
+            await office.alerter.deliver_due()
     titles = sorted(told["title"] for told in target.told)
-    assert ["30 jobs of kind chat" in titles[0], "a job of kind summarize" in titles[1]] == [
-        True,
-        True,
-    ]
     assert len(titles) == 2
+    assert "30 jobs of kind chat" in titles[0]
+    assert "a job of kind summarize" in titles[1]
 
 
 async def test_a_dead_target_is_tried_again_and_a_living_one_is_not_told_twice(
-    settings: Settings, store: Store
+    settings: Settings,
 ) -> None:
     with listening_target() as alive, listening_target() as dead:
         dead.status = 500
-        alerter = Alerter(alerting(settings, alive.url, dead.url), store)
-        await failed(store)
-        await alerter.deliver_due()
-        dead.status = 200
-        await make_due(store)
-        await alerter.deliver_due()
-        await make_due(store)
-        await alerter.deliver_due()
+        async with desk(settings, alive.url, dead.url, "json://127.0.0.1:9") as office:
+            await office.fail()
+            await office.alerter.deliver_due()
+            dead.status = 200
+            for _ in range(3):
+                office.clock.forward(30)
+                await office.alerter.deliver_due()
+            assert await office.owed() == 1, "the one that refuses connections"
     assert (len(alive.told), len(dead.told)) == (1, 2)
-    assert await store.redis.exists(f"slowcall:letters:{TOPIC}") == 0
 
 
-async def make_due(store: Store) -> None:
-    """As if the time until the next try had passed."""
-    for entry in await store.redis.zrange(f"slowcall:outbox:{TOPIC}", 0, -1):
-        await store.redis.zadd(f"slowcall:outbox:{TOPIC}", {entry: 0})
-
-
-async def test_two_deliverers_share_the_letters_and_double_none(
-    settings: Settings, store: Store
+async def test_a_slow_target_delays_nothing_and_is_told_once(
+    settings: Settings, lab: LabModel
 ) -> None:
+    with (
+        Endpoint([Pause(4.5), *reply(200)]) as slow,
+        listening_target() as quick,
+        Endpoint(HJ({"error": {"message": "no"}}, status=400)) as model,
+    ):
+        own = alerting(settings, f"json://127.0.0.1:{slow.port}", quick.url)
+        own = own.model_copy(update={"ai_model": "m"})
+        async with store_at(own) as store:
+            async with crew(own, model.url):
+                for count in (1, 2):
+                    job_id = (await store.submit(a_job("chat", f"{count}"))).job.job_id
+                    await ended(store, [job_id], 2)
+                    await until(_told(quick.told, count), f"the quick one hears of no. {count}", 3)
+                assert len(slow.requests) == 1, "and the slow one thinks"
+                left_at = monotonic()
+            assert monotonic() - left_at < 2, "the worker left without waiting for it"
+            async with crew(own, model.url):
+                outbox = f"slowcall:outbox:{topic_of(name_of_target(own.alert_urls[0]))}"
+
+                async def one_is_left() -> bool:
+                    return len(await store.redis.zrange(outbox, 0, -1)) < 2
+
+                await until(one_is_left, "the slow one took the second", 12)
+    assert len(quick.told) == 2
+
+
+def _told(told: list[Any], count: int) -> Callable[[], Awaitable[bool]]:
+    async def condition() -> bool:
+        return len(told) >= count
+
+    return condition
+
+
+async def test_another_worker_tells_what_a_dead_one_had_taken(settings: Settings) -> None:
     with listening_target() as target:
-        alerters = [Alerter(alerting(settings, target.url), store) for _ in range(2)]
-        await failed(store)
-        await asyncio.gather(*(alerter.deliver_due() for alerter in alerters))
+        async with desk(settings, target.url) as office:
+            job_id = await office.fail()
+            topic = topic_of(name_of_target(SecretStr(target.url)))
+            assert len(await office.store.take_letters(topic, lease_s=120, most=9)) == 1
+            await office.alerter.deliver_due()
+            assert target.told == [], "it is taken"
+            office.clock.forward(120)
+            await office.alerter.deliver_due()
+            await office.alerter.deliver_due()
+    assert [job_id in told["message"] for told in target.told] == [True]
+
+
+async def test_two_deliverers_share_the_letters_and_double_none(settings: Settings) -> None:
+    with listening_target() as target:
+        async with desk(settings, target.url) as office:
+            another = Alerter(alerting(settings, target.url), office.store)
+            await office.fail()
+            await asyncio.gather(office.alerter.deliver_due(), another.deliver_due())
     assert len(target.told) == 1
 
 
 async def test_without_targets_no_letter_is_written(settings: Settings) -> None:
-    store = Store.connect(settings)
-    await failed(store)
-    assert await store.redis.exists(f"slowcall:outbox:{TOPIC}") == 0
-    await store.aclose()
+    async with desk(settings) as office:
+        await office.fail()
+        assert await office.owed() == 0
 
 
-async def test_a_cancelled_job_raises_none(store: Store) -> None:
-    submitted = await store.submit(NewJob("chat", "x", "ann", max_attempts=1, timeout_s=1))
-    await store.cancel(submitted.job.job_id)
-    assert await store.redis.exists(f"slowcall:outbox:{TOPIC}") == 0
+async def test_a_cancelled_job_raises_none(settings: Settings) -> None:
+    async with desk(settings, "json://127.0.0.1:9") as office:
+        await office.store.cancel(await office.ward.post())
+        assert await office.owed() == 0
+
+
+# the test alert
 
 
 async def test_mail_and_chat_take_a_test_alert(settings: Settings) -> None:
@@ -203,3 +337,17 @@ async def test_mail_and_chat_take_a_test_alert(settings: Settings) -> None:
     assert took == [True, True, False]
     assert "only a test" in target.told[0]["message"]
     assert "only a test" in mails[0]
+
+
+def test_the_command(tmp_path: Path) -> None:
+    with listening_target() as target:
+        alone = run("alert-test", data_dir=tmp_path, SLOWCALL_ALERT_URLS=target.url)
+        urls = f"{target.url} json://127.0.0.1:9/secret"
+        both = run("alert-test", data_dir=tmp_path, SLOWCALL_ALERT_URLS=urls)
+    assert (alone.returncode, alone.stdout) == (0, "target 1: took it\n")
+    assert (both.returncode, len(target.told)) == (1, 2)
+    assert "target 2: did NOT take it" in both.stdout
+    assert "secret" not in both.stdout + both.stderr
+    nobody = run("alert-test", data_dir=tmp_path)
+    assert nobody.returncode == 2
+    assert nobody.stderr.startswith("slowcall: SLOWCALL_ALERT_URLS: not set")

@@ -7,21 +7,21 @@ from collections.abc import Iterable
 from tasks.lifecycle import FAIL, FINAL, Status
 from tasks.store.base import StoreBase
 from tasks.store.fragments import dumps, quoted, status_set
-from tasks.store.records import Claimed
+from tasks.store.records import Claimed, Moved
 
 
 class Damage(StoreBase):
     """The way out for a job that no other script can move."""
 
-    async def condemn(self, claimed: Claimed, kinds: Iterable[str], message: str) -> None:
-        """Fail a claimed job with `message`, whatever its record looks like; an end stands.
+    async def condemn(self, claimed: Claimed, kinds: Iterable[str], message: str) -> Moved | None:
+        """Fail a claimed job with `message`, whatever its record looks like; an end stands (None).
 
         `kinds` are those of the worker. What can be read of the record is kept, also for a retry.
         """
         job_id, _, life = claimed.entry.partition(":")
-        told = dumps(message).decode().replace("%", "%%")
+        said = dumps(message).decode().replace("%", "%%")
         options = {"timeout_s": 600, "on_unknown": "retry", "memo": False, "trace": {}}
-        await self.scripts.call(
+        told = await self.scripts.call(
             "condemn",
             job=job_id,
             life=life,
@@ -29,6 +29,7 @@ class Damage(StoreBase):
             statuses="".join(f"{quoted(status)}," for status in Status),
             final=status_set(FINAL),
             failed=quoted(FAIL.target),
-            error=f'{{"attempt":%d,"type":"permanent","message":{told},"upstream_status":null}}',
+            error=f'{{"attempt":%d,"type":"permanent","message":{said},"upstream_status":null}}',
             options=dumps(options),
         )
+        return Moved.read(told) if told else None

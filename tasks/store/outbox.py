@@ -10,7 +10,7 @@ from tasks.store.records import Letter
 
 
 class Outbox(StoreBase):
-    """The deliverer's part of the store. A topic is `alert` or `webhook`."""
+    """The deliverer's part of the store. A topic is `webhook`, or `alert:` and a target."""
 
     async def take_letters(self, topic: str, *, lease_s: float, most: int) -> list[Letter]:
         """Up to `most` due letters, which nobody else gets for `lease_s`."""

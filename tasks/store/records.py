@@ -108,6 +108,26 @@ class Run:
     created_ms: float
     waited_ms: int
     edited: bool
+    taken_over: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A job that a script moved on by itself: no run tells of it."""
+
+    job_id: str
+    user_id: str
+    kind: str
+    attempt: int
+    status: str
+    reason: str
+    trace_id: str | None
+
+    @classmethod
+    def read(cls, fields: list[bytes]) -> Moved:
+        """From what a script tells of it."""
+        job_id, user, kind, attempt, status, reason, trace = (field.decode() for field in fields)
+        return cls(job_id, user, kind, int(attempt), status, reason, trace or None)
 
 
 @dataclass(frozen=True, slots=True)

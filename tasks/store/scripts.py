@@ -24,7 +24,7 @@ from redis.exceptions import (
 
 from tasks.errors import RecordDamaged, StoreUnavailable
 from tasks.keys import FEED_LENGTH, OP_KEEP_S, TEMPLATES
-from tasks.settings import Concurrency, RetryRule, Settings
+from tasks.settings import Concurrency, RetryRule, Settings, name_of_target
 from tasks.store.batch import Batches
 
 AWAY: Final = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
@@ -160,13 +160,18 @@ def lua_config(settings: Settings) -> str:
         "lease_ms": str(round(settings.lease_s * 1000)),
         "longest_ms": str(round(settings.backoff_max_s * 1000)),
         "buckets": f"{{{', '.join(map(str, BUCKETS_MS))}}}",
-        "alert_ms": str(round(settings.alert_window_s * 1000) if settings.alert_urls else -1),
+        "alert_ms": str(round(settings.alert_window_s * 1000)),
+        "alert_targets": _lua_list(map(name_of_target, settings.alert_urls)),
         "quota": str(settings.quota),
         "rules": _lua_rules(settings.auto_retry),
         "models": _lua_limits(settings.model_concurrency),
         "kinds": _lua_limits(settings.kind_concurrency),
     }
     return ", ".join(f"{name} = {value}" for name, value in fields.items())
+
+
+def _lua_list(texts: Iterable[str]) -> str:
+    return f"{{{', '.join(map(_lua_text, texts))}}}"
 
 
 def _lua_limits(limits: Concurrency) -> str:

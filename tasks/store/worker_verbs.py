@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from tasks.errors import RecordDamaged
@@ -17,7 +17,7 @@ from tasks.lifecycle import (
 )
 from tasks.store.base import StoreBase
 from tasks.store.fragments import dumps, error_template, loads, quoted, status_set
-from tasks.store.records import Claimed, Run
+from tasks.store.records import Claimed, Moved, Run
 
 _OVERDUE: Final = error_template("timeout", "Its time was up before it could start.")
 _WAITED: Final = error_template(
@@ -49,10 +49,13 @@ class WorkerVerbs(StoreBase):
         )
         return [Claimed(entry.decode()) for entry in entries], float(wait) / 1000 if wait else None
 
-    async def start(self, claimed: Claimed, worker: str) -> Run | None:
+    async def start(
+        self, claimed: Claimed, worker: str, *, told: Callable[[Moved], None] | None = None
+    ) -> Run | None:
         """Begin a run of a claimed job; None where there is nothing to run (any more).
 
-        Raises RecordDamaged.
+        `told` hears of a job that failed instead: it came too late, or its worker died once too
+        often. Raises RecordDamaged.
         """
         job_id, _, life = claimed.entry.partition(":")
         word, *fields = await self.scripts.call(
@@ -70,8 +73,12 @@ class WorkerVerbs(StoreBase):
             unknown_error=_PARKED,
             lost_error=_LOST,
         )
+        if word == b"failed" and told is not None:
+            told(Moved.read(fields))
+        if word not in (b"start", b"lost"):
+            return None
         try:
-            return _run(job_id, fields) if word == b"start" else None
+            return _run(job_id, fields, taken_over=word == b"lost")
         except ValueError:
             raise RecordDamaged from None
 
@@ -92,9 +99,9 @@ class WorkerVerbs(StoreBase):
         """The worker is gone in good order: nobody counts it any more."""
         await self.ask(lambda: self.redis.hdel(name("workers"), worker))
 
-    async def sweep(self, lease_s: float) -> int:
-        """Fail what is overdue, revive by rule, prune; answers how many entries it saw."""
-        (seen,) = await self.scripts.call(
+    async def sweep(self, lease_s: float) -> list[Moved]:
+        """Fail what is overdue, revive by rule, prune; answers the jobs that it moved."""
+        moved = await self.scripts.call(
             "sweep",
             failed=quoted(EXPIRE.target),
             waiting=status_set(WAITING),
@@ -105,14 +112,14 @@ class WorkerVerbs(StoreBase):
             lease_ms=_ms(lease_s),
             most=_SWEEP,
         )
-        return int(seen)
+        return [Moved.read(fields) for fields in moved]
 
 
 def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _run(job_id: str, fields: list[bytes]) -> Run:
+def _run(job_id: str, fields: list[bytes], *, taken_over: bool) -> Run:
     run, attempt, most, user, kind, left, created, waited, input, options, edited = fields
     return Run(
         job_id=job_id,
@@ -127,4 +134,5 @@ def _run(job_id: str, fields: list[bytes]) -> Run:
         created_ms=float(created),
         waited_ms=int(waited),
         edited=bool(edited),
+        taken_over=taken_over,
     )

@@ -3,7 +3,7 @@
 -- A: job, life, kinds (comma after each: those of the worker that claimed it), statuses (all there are, a
 --    comma after each), final (set of statuses), failed (target), error (see `fail`), options (in place of
 --    those that are lost)
--- returns: ok
+-- returns: what is told of it (see `moved`), or nothing: it has ended already
 local id, key, entry = A.job, K('job', A.job), A.job .. ':' .. A.life
 local TYPES = {job = 'hash', log = 'stream', steps = 'hash', ledger = 'hash', blob = 'string'}
 for template, wanted in pairs(TYPES) do
@@ -29,7 +29,7 @@ end
 
 local function is_time(text) return text == 'null' or string.find(text, '^"%d[^"]*Z"$') end
 local finished_at = mend('finished_at', is_time, 'null')
-if finished_at ~= 'null' and among(A.final, redis.call('HGET', key, 'status') or '') then return {'ok'} end
+if finished_at ~= 'null' and among(A.final, redis.call('HGET', key, 'status') or '') then return {} end
 
 -- Whose job it is: by its record, else by the line it stands in.
 local kind, user = redis.call('HGET', key, 'kind'), redis.call('HGET', key, 'user')
@@ -77,5 +77,4 @@ for status in string.gmatch(A.statuses, '([^,]+),') do forget_indexes(id, kind, 
 local job = load(id)
 for _, name in ipairs(indexes(job.scopes, '*', kind)) do redis.call('ZADD', name, job.created, id) end
 job.status = false
-fail(job, A.failed, A.error, now)
-return {'ok'}
+return fail(job, A.failed, A.error, now)

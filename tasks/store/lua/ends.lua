@@ -73,6 +73,15 @@ local function post_callback(job, status, now, err)
     ',"links":{"self":"/jobs/', job.id, '"}}}}'}))
 end
 
+-- A letter to everybody who is told of failures. Those of one window are due together, so that they can
+-- become one alert.
+local function post_alerts(job, now)
+  local window = CONFIG.alert_ms
+  local due = window > 0 and (math.floor(now / window) + 1) * window or now
+  local letter = '{"job":' .. render(job.id) .. '}'
+  for _, target in ipairs(CONFIG.alert_targets) do post('alert:' .. target, job, due, letter) end
+end
+
 -- End a life: nothing of it is left in any queue or quota, and everything expires together.
 -- `alert`: people are told of it.
 local function conclude(job, status, now, result, err, alert)
@@ -93,17 +102,26 @@ local function conclude(job, status, now, result, err, alert)
   if result and result ~= 'null' then learn_pace(job, now) end
   post_callback(job, status, now, err)
   enter(job, status)
-  if alert and CONFIG.alert_ms >= 0 then
-    post('alert', job, now + CONFIG.alert_ms, '{"job":' .. render(job.id) .. '}')
-  end
+  if alert and CONFIG.alert_targets[1] then post_alerts(job, now) end
   if err and err ~= 'null' then obey_rule(job, now, err) end
   redis.call('ZADD', K('expiry'), now + CONFIG.keep_ms, tombstone(job))
   for _, name in ipairs(keys_of(job)) do redis.call('PEXPIRE', name, CONFIG.keep_ms) end
 end
 
--- Fail a job in the caller's words: an error whose first `%d` is the attempt, a second one `n`.
+-- What is told of a job that a script moved on by itself: its id, user, kind, attempts, status, why, and
+-- its trace ('' none).
+local function moved(job, reason)
+  local options = redis.call('HGET', job.key, 'options') or ''
+  local trace = string.match(options, '"traceparent":"%x+%-(%x+)%-') or ''
+  return {job.id, job.user, job.kind, job.attempts, string.sub(job.status, 2, -2), reason, trace}
+end
+
+-- Fail a job in the caller's words: an error whose first `%d` is the attempt, a second one `n`. Answers
+-- what is told of it.
 local function fail(job, status, err, now, n)
-  conclude(job, status, now, nil, string.format(err, tonumber(job.attempts), n or 0), true)
+  local told = string.format(err, tonumber(job.attempts), n or 0)
+  conclude(job, status, now, nil, told, true)
+  return moved(job, cjson.decode(told).type)
 end
 
 -- Begin a new life of a final job: a fresh budget, its steps kept, nothing of it expires any more.

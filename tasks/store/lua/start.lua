@@ -3,17 +3,18 @@
 -- A: job, life, worker, start_from, lost_from (sets of statuses), running, retrying, failed (targets),
 --    lost (the reason), overdue_error, unknown_error, lost_error (see `fail`)
 -- returns: word, then run, attempts, max attempts, user, kind, ms to the deadline ('' none), created,
---    waited, input, options, edited (1: a person changed the input); word: start or none (nothing to
---    do: the entry is stale, or the job just failed)
+--    waited, input, options, edited (1: a person changed the input); word: start, lost (its worker died:
+--    this is the take-over), failed (the job, instead; then what is told of it, see `moved`) or none
+--    (nothing to do: the entry is stale)
 local job = load_whole(A.job)
-local function begun()
+local function begun(word)
   local v = redis.call('HMGET', job.key, 'run', 'attempts', 'max_attempts', 'user', 'kind', 'deadline',
     'created', 'waited', 'input', 'options', 'edited')
   local deadline = tonumber(v[6])
   v[6] = deadline and tostring(math.max(0, math.floor(deadline - now))) or ''
-  return {'start', unpack(v)}
+  return {word or 'start', unpack(v)}
 end
-local function run()
+local function run(word)
   redis.call('HINCRBY', job.key, 'attempts', 1)
   redis.call('HINCRBY', job.key, 'run', 1)
   redis.call('HSET', job.key, 'worker', A.worker, 'begun', now, 'retry_at', 'null', 'error', 'null')
@@ -31,7 +32,10 @@ local function run()
   watch_deadline(job)
   redis.call('ZREM', K('waiting'), job.id)
   enter(job, A.running)
-  return begun()
+  return begun(word)
+end
+local function failed(...)
+  return {'failed', unpack(fail(job, A.failed, ...))}
 end
 
 if not job or job.life ~= A.life then return {'none'} end
@@ -41,8 +45,7 @@ if job.claim ~= A.worker then return {'none'} end
 if among(A.start_from, job.status) then
   local deadline, expires = tonumber(job.deadline), job.started_at == 'null' and tonumber(job.expires)
   if (deadline and deadline <= now) or (expires and expires <= now) then
-    fail(job, A.failed, A.overdue_error, now)
-    return {'none'}
+    return failed(A.overdue_error, now)
   end
   return run()
 end
@@ -50,14 +53,8 @@ if not among(A.lost_from, job.status) then return {'none'} end
 
 local deaths = redis.call('HINCRBY', job.key, 'deaths', 1)
 local unknown = close_open_calls(job, now)
-if job.parked == '1' and unknown > 0 then
-  fail(job, A.failed, A.unknown_error, now)
-  return {'none'}
-end
-if tonumber(job.attempts) >= tonumber(job.max_attempts) then
-  fail(job, A.failed, A.lost_error, now, deaths)
-  return {'none'}
-end
+if job.parked == '1' and unknown > 0 then return failed(A.unknown_error, now) end
+if tonumber(job.attempts) >= tonumber(job.max_attempts) then return failed(A.lost_error, now, deaths) end
 redis.call('ZADD', K('waiting'), now, job.id)
 enter(job, A.retrying, A.lost)
-return run()
+return run('lost')

@@ -1,9 +1,8 @@
 -- Fail waiting jobs whose time is up, revive dead letters by rule, and prune what the end of others left.
 -- A: failed (target), waiting (set of statuses), overdue_error, waited_error (see `fail`), ruled (set of
 --    statuses that a rule may end), queued (target), lease_ms, most
--- returns: number of entries looked at
+-- returns: for each job that it moved on, what is told of it (see `moved`)
 local FULL_MS = 60000 -- the user has as many jobs in flight as are allowed: the rule asks again then
-local seen = 0
 local function end_overdue(id)
   local job = load(id)
   if not job or job.finished_at ~= 'null' then
@@ -11,7 +10,7 @@ local function end_overdue(id)
   elseif among(A.waiting, job.status) then
     if (watch_deadline(job) or math.huge) <= now then
       local patience = patience_ends(job)
-      fail(job, A.failed, patience and patience <= now and A.waited_error or A.overdue_error, now)
+      return fail(job, A.failed, patience and patience <= now and A.waited_error or A.overdue_error, now)
     end
   else
     -- Its worker ends it; should that one die, the take-over finds the deadline passed.
@@ -27,19 +26,21 @@ local function obey(id)
     if job and among(A.ruled, job.status) then
       redis.call('HINCRBY', job.key, 'ruled', 1)
       revive(job, A.queued, now)
+      return moved(load(id), 'retried by a rule')
     end
   end
 end
 -- A record that holds what is not ours holds nobody up: it is let go here, and fails at its claim.
+local told = {}
 for index, look_at in pairs({deadline = end_overdue, rules = obey}) do
   for _, id in ipairs(redis.call('ZRANGEBYSCORE', K(index), '-inf', now, 'LIMIT', 0, A.most)) do
-    seen = seen + 1
-    if not pcall(look_at, id) then redis.call('ZREM', K(index), id) end
+    local fine, move = pcall(look_at, id)
+    if not fine then redis.call('ZREM', K(index), id) end
+    if fine and move then table.insert(told, move) end
   end
 end
 for _, mark in ipairs(redis.call('ZRANGEBYSCORE', K('expiry'), '-inf', now, 'LIMIT', 0, A.most)) do
   local id, kind, status, user = string.match(mark, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
-  seen = seen + 1
   redis.call('ZREM', K('expiry'), mark)
   forget_indexes(id, kind, status, user)
 end
@@ -58,4 +59,4 @@ for i = 1, #workers, 2 do
     redis.call('HDEL', K('workers'), workers[i])
   end
 end
-return {seen}
+return told
