@@ -75,6 +75,21 @@ async def test_the_text_of_a_broken_attempt_is_void(settings: Settings) -> None:
     assert first == second, "the endpoint may hold the answer: it is asked under the same key"
 
 
+async def test_waiting_for_the_model_is_told_apart(settings: Settings) -> None:
+    """Case A31: not "running, 0 %" for as long as nothing comes."""
+    slow = [Pause(0.3), *answered("Here.")]
+    with Endpoint(slow) as endpoint:
+        async with rigged(settings, load_kinds(), model_url=endpoint.url) as rig:
+            job_id = await rig.submit("chat", "Are you there?")
+            await rig.run_due()
+            events = await rig.events(job_id)
+    told = [data["progress"] for name, data in events if name == "progress"]
+    assert [progress["note"] for progress in told[:2]] == [
+        "waiting for the model", "the model answers",
+    ]  # fmt: skip
+    assert {progress["total"] for progress in told[:2]} == {None}, "no bar stands at 0 %"
+
+
 async def test_a_known_refusal_is_asked_again_under_another_key(settings: Settings) -> None:
     clock = Clock()
     refusal = HJ({"error": {"message": "Down for a moment."}}, status=500)
