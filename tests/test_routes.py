@@ -398,6 +398,12 @@ async def test_forms_are_checked(settings: Settings) -> None:
             assert response.status_code == status, (data, files, response.text)
         two = [("file", ("a.txt", b"a")), ("file", ("b.txt", b"b"))]
         assert (await client.post("/jobs", files=two)).status_code == 400
+        many = {f"field {number}": "a" for number in range(1000)}
+        refused = await client.post("/jobs", data=many, files=two[:1])
+        assert (refused.status_code, "fields" in refused.json()["detail"]) == (400, True)
+        endless = b"--a\r\nContent-Disposition: form-data; name=" + b"a" * 100_000
+        form = {"Content-Type": "multipart/form-data; boundary=a"}
+        assert (await client.post("/jobs", content=endless, headers=form)).status_code == 400
         broken = {"Content-Type": "multipart/form-data; boundary=x"}
         response = await client.post("/jobs", content=b"--y\r\n", headers=broken)
         assert response.status_code == 400
