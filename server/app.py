@@ -33,8 +33,10 @@ from server.stream import FeedStream, JobStream
 from server.valkey import join_store
 from tasks.errors import SettingsError, SlowcallError
 from tasks.kinds import load_kinds
+from tasks.logs import configure_logging
 from tasks.settings import Settings, load_settings
 from tasks.store import Store
+from tasks.telemetry import configure_tracing
 
 _SENT_HEADERS: Final = (
     "Authorization",
@@ -176,6 +178,9 @@ def _at_exit_signal(end: Any) -> Iterator[None]:
 
 @cache
 def _app_of_the_environment() -> Starlette:
+    if not logging.getLogger().handlers:  # whoever runs us has no wish of their own
+        configure_logging("server", host=True)
+    configure_tracing("server")
     try:
         return create_app(load_settings())
     except SettingsError as error:

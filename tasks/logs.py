@@ -9,6 +9,8 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any, Final, TextIO
 
+import orjson
+
 from tasks.store import JobView, Moved, Run
 from tasks.telemetry import trace_id
 
@@ -17,14 +19,16 @@ _ABOUT: Final = (
     *("wait_s", "upstream_status", "trace_id"),
 )
 _jobs = logging.getLogger("slowcall.job")
-_QUIET: Final = ("uvicorn.error", "uvicorn.access", "httpx", "arq", "apprise")
+_LIBRARIES: Final = ("httpx", "arq", "apprise")
+_UVICORN: Final = ("uvicorn", "uvicorn.error", "uvicorn.access")
 
 
-def configure_logging(part: str, *, stream: TextIO | None = None) -> None:
+def configure_logging(part: str, *, stream: TextIO | None = None, host: bool = False) -> None:
     """Send all lines of this process, ours and the libraries', to `stream` (standard error).
 
-    `part` is named in every line. Libraries speak from WARNING on: uvicorn's and arq's own lines
-    about each request and job say less than ours.
+    `part` is named in every line. Libraries speak from WARNING on: arq's own lines about each job
+    say less than ours, and so do uvicorn's about each request, unless it is the `host` that was
+    started to run us.
     """
     stream = stream or sys.stderr
     handler = logging.StreamHandler(stream)
@@ -33,15 +37,21 @@ def configure_logging(part: str, *, stream: TextIO | None = None) -> None:
     root = logging.getLogger()
     root.handlers = [handler]
     root.setLevel(logging.INFO)
-    for name in _QUIET:
+    for name in _LIBRARIES if host else (*_LIBRARIES, *_UVICORN):
         logging.getLogger(name).setLevel(logging.WARNING)
+    for name in _UVICORN:
+        logging.getLogger(name).handlers = []
+        logging.getLogger(name).propagate = True
 
 
 def log_job(job: JobView | Run, status: str, **about: Any) -> None:
     """The line of a transition: which job entered which status, and what is to say about it."""
-    facts = {"job_id": job.job_id, "user_id": job.user_id, "status": status, **about}
     if isinstance(job, Run):
-        facts |= {"kind": job.kind, "attempt": job.attempt}
+        facts = {"kind": job.kind, "attempt": job.attempt}
+    else:
+        shown = orjson.loads(job.body)
+        facts = {"kind": shown["kind"], "attempt": shown["attempts"]}
+    facts |= {"job_id": job.job_id, "user_id": job.user_id, "status": status, **about}
     _jobs.info("job %s", status, extra=facts)
 
 

@@ -154,9 +154,10 @@ def test_times_are_utc_wherever_the_parts_are(tmp_path: Path) -> None:
 def test_any_asgi_server_can_serve_the_app(tmp_path: Path) -> None:
     with listen("127.0.0.1", 0) as free:
         port = free.getsockname()[1]
-    with subprocess.Popen(
+    log = tmp_path / "log"
+    with log.open("w") as lines, subprocess.Popen(
         [sys.executable, "-m", "uvicorn", "server.app:app", "--port", str(port)],
-        env=environment_of(tmp_path), cwd=tmp_path, stderr=subprocess.DEVNULL,
+        env=environment_of(tmp_path), cwd=tmp_path, stderr=lines,
     ) as process:  # fmt: skip
         url = f"http://127.0.0.1:{port}"
         try:
@@ -168,6 +169,8 @@ def test_any_asgi_server_can_serve_the_app(tmp_path: Path) -> None:
             process.terminate()
             process.wait(10)
     assert alive(below) == {}
+    told = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
+    assert {"uvicorn.error", "uvicorn.access", "slowcall.job"} <= {line["logger"] for line in told}
 
 
 def answers(url: str) -> bool:

@@ -1,10 +1,8 @@
-"""Seen from outside: one trace for a whole job, figures that add up, lines that say which."""
+"""Seen from outside: one trace for a whole job, figures that add up."""
 
 from __future__ import annotations
 
-import io
 import json
-import logging
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
@@ -18,7 +16,6 @@ from pydantic import SecretStr
 
 from tasks.arq_worker import Worker
 from tasks.kinds import load_kinds
-from tasks.logs import configure_logging
 from tasks.settings import Settings
 from tasks.store import Store
 from tasks.worker import build_worker
@@ -172,41 +169,3 @@ def read_metrics(text: str) -> dict[tuple[str, ...], float]:
         for family in text_string_to_metric_families(text)
         for sample in family.samples
     }
-
-
-@pytest.fixture
-def logging_restored() -> Iterator[None]:
-    """The process's logging as it was."""
-    root = logging.getLogger()
-    handlers, level = root.handlers, root.level
-    yield
-    root.handlers, root.level = handlers, level
-
-
-async def test_each_transition_is_one_line_of_json_that_says_which_job(
-    settings: Settings, lab: LabModel, logging_restored: None
-) -> None:
-    lines = io.StringIO()
-    lab.misbehave({"match": "secret plans", "times": 1, "status": 500, "message": "secret plans"})
-    async with served(settings) as client, AsyncExitStack() as stack:
-        store = await stack.enter_async_context(store_of(settings))
-        await working(stack, settings, lab)
-        configure_logging("test", stream=lines)
-        answer = await client.post(
-            "/jobs", json={"input": "my secret plans"}, headers={"traceparent": CALLER}
-        )
-        await ended(store, job_id := answer.json()["job_id"])
-        await client.post(f"/jobs/{job_id}/retry")
-    records = [json.loads(line) for line in lines.getvalue().splitlines()]
-    mine = [record for record in records if record.get("job_id") == job_id]
-    assert [record["status"] for record in mine] == [
-        "queued",
-        "running",
-        "retrying",
-        "running",
-        "done",
-    ]
-    assert [record.get("attempt") for record in mine] == [None, 1, 1, 2, 2]
-    assert {record["trace_id"] for record in mine} == {CALLER[3:35]}
-    assert all(record["user_id"] == "local" for record in mine)
-    assert "secret plans" not in lines.getvalue(), "no prompt text"
