@@ -148,6 +148,11 @@ def test_no_setting_is_taken_for_another() -> None:
     assert misspelt(variables()) == []
 
 
+def test_the_readme_names_every_setting() -> None:
+    told = Path(__file__).parents[1].joinpath("README.md").read_text()
+    assert [name for name in variables() if f"`{name}`" not in told] == []
+
+
 PASSWORD = "p@ss#w/rd%:+=é?"
 
 
