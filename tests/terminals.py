@@ -11,7 +11,8 @@ import subprocess
 import termios
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 import pyte
@@ -58,6 +59,11 @@ class Terminal:
         os.close(self._here)
 
     @property
+    def elapsed_s(self) -> float:
+        """Seconds since the command was started."""
+        return time.monotonic() - self._began
+
+    @property
     def text(self) -> str:
         """What is to be read on the screen now."""
         with self._lock:
@@ -89,8 +95,24 @@ class Terminal:
     def _read(self) -> None:
         while piece := read(self._here):
             with self._lock:
-                self.written.append((time.monotonic() - self._began, piece))
+                self.written.append((self.elapsed_s, piece))
                 self._stream.feed(piece)
+
+
+def replay(
+    written: Sequence[tuple[float, bytes]], *, rows: int, columns: int
+) -> Callable[[float], pyte.Screen]:
+    """A screen on which all is written once more: it is asked for one moment after the other."""
+    screen = pyte.Screen(columns, rows)
+    stream = pyte.ByteStream(screen)
+    rest = deque(written)
+
+    def at(moment_s: float) -> pyte.Screen:
+        while rest and rest[0][0] <= moment_s:
+            stream.feed(rest.popleft()[1])
+        return screen
+
+    return at
 
 
 def read(descriptor: int) -> bytes:
