@@ -6,13 +6,13 @@ import asyncio
 import re
 from collections.abc import AsyncIterator
 from contextlib import suppress
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from sse_starlette import EventSourceResponse
-from sse_starlette.sse import SendTimeoutError
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as AsgiMessage
 
 from server.hub import Message, Watch
 from server.parts import caller_of, job_of, parts_of
@@ -181,17 +181,33 @@ class EventStream(EventSourceResponse):
     """
 
     def __init__(self, tail: Tail, watch: Watch) -> None:
-        super().__init__(frames(tail, watch), ping=0, send_timeout=SEND_S)
+        super().__init__(frames(tail, watch), ping=0)
         self._watch = watch
+        self._stuck = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         gone = asyncio.create_task(self._until_gone(receive))
         try:
             await self._stream_response(send)
-        except SendTimeoutError:
-            pass  # it does not read: the server closes the connection of an unfinished response
+        except asyncio.CancelledError:
+            if not self._stuck:
+                raise
+            # It does not read: the server closes the connection of an unfinished response.
         finally:
             gone.cancel()
+
+    async def _send_with_timeout(self, send: Send, message: AsgiMessage) -> None:
+        """In place of a cancel scope for each send, which costs as much as an event's bytes do."""
+        late = asyncio.get_running_loop().call_later(SEND_S, self._let_go, asyncio.current_task())
+        try:
+            await send(message)
+        finally:
+            late.cancel()
+
+    def _let_go(self, sender: asyncio.Task[Any] | None) -> None:
+        self._stuck = True
+        if sender:
+            sender.cancel()
 
     async def _until_gone(self, receive: Receive) -> None:
         await self._listen_for_disconnect(receive)
