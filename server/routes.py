@@ -39,7 +39,7 @@ from tasks.kinds import Kind, UploadedFile
 from tasks.logs import log_job
 from tasks.store import JobView, NewJob
 from tasks.store.fragments import iso
-from tasks.telemetry import submit_span
+from tasks.telemetry import submit_span, tell_job
 
 POLL_S: Final = 2
 """When to ask again for a job of which nobody knows how long it takes."""
@@ -64,6 +64,7 @@ async def _submit(request: Request, parts: Parts) -> Response:
     with submit_span(new.kind, new.user_id, request.headers) as trace:
         new = replace(new, trace=trace)
         submitted = await parts.store.submit(new, quota=parts.settings.quota)
+        tell_job(submitted.job.job_id)
         if not submitted.replayed:
             log_job(submitted.job, submitted.job.status)
     job, headers = await _preferred(request, parts, submitted.job)

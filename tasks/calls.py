@@ -17,7 +17,7 @@ from tasks.lease import Held
 from tasks.model import ModelClient
 from tasks.settle import Settler
 from tasks.store import Begun, NoPlace, Progress, Run, Settlement, Store, StoredStep
-from tasks.telemetry import call_span, tell_answer, tell_failure
+from tasks.telemetry import call_span, tell_answer
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,11 +183,7 @@ class Calls:
             on_open=opened,
         )
         with call_span(self._run, order.step, order.body) as span:
-            try:
-                answer = await _with_text(chat, order.deltas)
-            except CallFailed as failure:
-                tell_failure(span, failure.type)
-                raise
+            answer = await _with_text(chat, order.deltas)
             tell_answer(span, answer, timing.first_ms)
         return answer
 

@@ -109,7 +109,8 @@ class Context:
             document = await self._store.blob(self.run)
             if document is None:
                 raise PermanentError("The document did not come with the job: upload it again.")
-            pages = await self._reader.read(document)
+            with step_span(self.run, step):
+                pages = await self._reader.read(document)
             stored = await self._store.store_step(self.run, step, hash, pages, from_blob=True)
         return stored.value  # type: ignore[no-any-return]
 
@@ -153,7 +154,8 @@ class Context:
                 refusable=refusable,
             )
             park = self.run.options["on_unknown"] == "park"
-            stored = await tried(partial(self._buy, order, opened), retry, park=park)
+            with step_span(self.run, step):
+                stored = await tried(partial(self._buy, order, opened), retry, park=park)
         elif counts:
             self._tally.one_more(step)
         reply = Reply(**stored.value)

@@ -101,9 +101,7 @@ def attempt_span(run: Run) -> Iterator[Span]:
 @contextmanager
 def step_span(run: Run, step: str) -> Iterator[Span]:
     """The span of a step that is computed; a stored one makes none."""
-    with tracer.start_as_current_span(
-        f"step {step}", attributes={"slowcall.step": step, **_job(run)}
-    ) as span:
+    with _inner_span(f"step {step}", attributes={"slowcall.step": step, **_job(run)}) as span:
         yield span
 
 
@@ -122,10 +120,27 @@ def call_span(run: Run, step: str, body: Mapping[str, Any]) -> Iterator[Span]:
     for name in ("max_tokens", "temperature", "top_p", "seed"):
         if isinstance(body.get(name), (int, float)):
             asked[f"gen_ai.request.{name}"] = body[name]
-    with tracer.start_as_current_span(
-        f"chat {model}", kind=SpanKind.CLIENT, attributes=asked, record_exception=False
-    ) as span:
+    with _inner_span(f"chat {model}", kind=SpanKind.CLIENT, attributes=asked) as span:
         yield span
+
+
+@contextmanager
+def _inner_span(name: str, **more: Any) -> Iterator[Span]:
+    """A span below the present one; of an error it tells the type alone."""
+    with tracer.start_as_current_span(
+        name, record_exception=False, set_status_on_exception=False, **more
+    ) as span:
+        try:
+            yield span
+        except BaseException as error:
+            tell_failure(span, getattr(error, "type", type(error).__name__))
+            raise
+
+
+def tell_job(job_id: str) -> None:
+    """Name the job that the present span made."""
+    about = {"slowcall.job.id": job_id, "messaging.message.id": job_id}
+    trace.get_current_span().set_attributes(about)
 
 
 def tell_answer(span: Span, answer: Answer, first_ms: int | None) -> None:

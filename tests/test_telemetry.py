@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
 from importlib import resources
+from pathlib import Path
 
+import httpx
 import pytest
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.trace import StatusCode
@@ -19,7 +22,9 @@ from tasks.kinds import load_kinds
 from tasks.settings import Settings
 from tasks.store import Store
 from tasks.worker import build_worker
+from tests.commands import Command, run
 from tests.conftest import LabModel
+from tests.endpoint import Endpoint, reply
 from tests.serving import served, store_of, submit, until
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -52,7 +57,8 @@ async def ended(store: Store, job_id: str) -> None:
 async def test_a_job_with_a_retry_and_a_take_over_is_one_trace(
     settings: Settings, lab: LabModel, spans: Callable[[], list[ReadableSpan]]
 ) -> None:
-    lab.misbehave({"match": "Page 7 is", "times": 1, "status": 503})
+    echo = "You sent: Page 7 is short."
+    lab.misbehave({"match": "Page 7 is", "times": 1, "status": 503, "message": echo})
     async with served(settings) as client, store_of(settings) as store, AsyncExitStack() as stack:
         body = {"kind": "summarize", "input": {"pages": PAGES}}
         answer = await client.post("/jobs", json=body, headers={"traceparent": CALLER})
@@ -68,7 +74,20 @@ async def test_a_job_with_a_retry_and_a_take_over_is_one_trace(
     assert names["send summarize"] == 1
     assert names["process summarize"] == 2, "the take-over's attempt and the retry's"
     assert names["chat lab"] == 1 + len(PAGES) + 1, "one refused, each page, the join"
+    assert (names["step page 7"], names["step page 8"]) == (2, 1)
+    by_id = {span.context.span_id: span for span in ours}
+    for call in (span for span in ours if span.name == "chat lab"):
+        step = by_id[call.parent.span_id if call.parent else 0]
+        assert step.name.startswith("step ")
+        assert by_id[step.parent.span_id if step.parent else 0].name == "process summarize"
+        for span in (call, step):
+            assert span.attributes is not None
+            assert span.attributes["slowcall.job.id"] == job_id
+            assert span.attributes["slowcall.job.kind"] == "summarize"
+            assert span.attributes["slowcall.job.attempt"] in (2, 3)
     send = next(span for span in ours if span.name == "send summarize")
+    assert send.attributes is not None
+    assert send.attributes["slowcall.job.id"] == job_id
     for attempt in (span for span in ours if span.name == "process summarize"):
         assert [link.context.span_id for link in attempt.links] == [send.context.span_id]
         assert attempt.attributes is not None
@@ -82,6 +101,21 @@ async def test_a_job_with_a_retry_and_a_take_over_is_one_trace(
     assert good.attributes["gen_ai.response.finish_reasons"] == ("stop",)
     assert int(str(good.attributes["gen_ai.usage.output_tokens"])) > 0
     assert all("short" not in span.to_json() for span in ours), "no prompt and no answer"
+
+
+def test_the_spans_of_every_part_are_sent_where_otel_says(tmp_path: Path) -> None:
+    with Endpoint(reply(200, b"", content_type="application/x-protobuf")) as collector:
+        otel = {"OTEL_EXPORTER_OTLP_ENDPOINT": collector.url}
+        with Command("serve", "--port", "0", data_dir=tmp_path, **otel) as server:
+            httpx.post(f"{server.url()}/jobs", json={"input": "hello"}).raise_for_status()
+            assert run("worker", "--burst", data_dir=tmp_path, **otel).returncode == 0
+            server.signal(signal.SIGINT)
+            server.ends()
+        assert {request.path for request in collector.requests} == {"/v1/traces"}
+        sent = b"".join(request.body for request in collector.requests)
+    for word in (b"slowcall-server", b"send chat", b"slowcall-worker", b"process chat"):
+        assert word in sent
+    assert b"hello" not in sent.lower()
 
 
 async def test_fifty_calls_cut_in_the_middle_end_their_spans_without_noise(
