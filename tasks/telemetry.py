@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
+from urllib.parse import urlsplit
 
 from opentelemetry import context as otel_context
 from opentelemetry import propagate, trace
@@ -125,8 +126,29 @@ def call_span(run: Run, step: str, body: Mapping[str, Any]) -> Iterator[Span]:
 
 
 @contextmanager
+def webhook_span(letter: Mapping[str, Any]) -> Iterator[Span]:
+    """The span of one try to deliver a callback, in the trace of its job; of the address only the
+    host is told."""
+    told = letter["event"]["data"]
+    attributes = {
+        "http.request.method": "POST",
+        "http.request.resend_count": letter.get("tries", 0),
+        "server.address": urlsplit(letter["url"]).hostname or "",
+        "slowcall.job.id": told["job_id"],
+        "slowcall.job.kind": told["kind"],
+        "slowcall.job.attempt": told["attempts"],
+        "user.id": told["user_id"],
+    }
+    parent = propagate.extract(letter.get("trace", {}))
+    with _inner_span(
+        "webhook", context=parent, kind=SpanKind.CLIENT, attributes=attributes
+    ) as span:
+        yield span
+
+
+@contextmanager
 def _inner_span(name: str, **more: Any) -> Iterator[Span]:
-    """A span below the present one; of an error it tells the type alone."""
+    """A span below the present one, or in `context`; of an error it tells the type alone."""
     with tracer.start_as_current_span(
         name, record_exception=False, set_status_on_exception=False, **more
     ) as span:
@@ -157,6 +179,13 @@ def tell_answer(span: Span, answer: Answer, first_ms: int | None) -> None:
         span.set_attribute("gen_ai.response.id", answer.response_id)
     if first_ms is not None:
         span.set_attribute("gen_ai.response.time_to_first_chunk", first_ms / 1000)
+
+
+def tell_status(span: Span, status: int) -> None:
+    """What a receiver answered; what is no success is an error."""
+    span.set_attribute("http.response.status_code", status)
+    if not 200 <= status < 300:
+        tell_failure(span, str(status))
 
 
 def tell_failure(span: Span, type: str) -> None:

@@ -25,6 +25,7 @@ from tasks.retry import asked_wait_s
 from tasks.settings import Settings, key_of_webhook
 from tasks.store import Letter, Store
 from tasks.store.fragments import iso
+from tasks.telemetry import tell_status, webhook_span
 
 log = logging.getLogger("slowcall.webhooks")
 
@@ -139,10 +140,13 @@ class Webhooks:
         try:
             if not self._private and is_private_literal(urlsplit(url).hostname or ""):
                 raise OSError(PRIVATE)
-            async with session.post(
-                url, data=body, headers=self._headers(letter, body), allow_redirects=False
-            ) as response:
-                return response.status, asked_wait_s(response.headers.items(), time.time())
+            headers = self._headers(letter, body)
+            with webhook_span(letter.payload) as span:
+                async with session.post(
+                    url, data=body, headers=headers, allow_redirects=False
+                ) as response:
+                    tell_status(span, response.status)
+                    return response.status, asked_wait_s(response.headers.items(), time.time())
         except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
             log.info("a callback of job %s failed: %s", letter.id, type(error).__name__)
             return None, None

@@ -13,6 +13,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from opentelemetry.sdk.trace import ReadableSpan
 from pydantic import SecretStr
 
 from tasks.callbacks import is_public
@@ -338,6 +339,30 @@ async def test_a_slow_receiver_holds_up_no_other(told: Settings, lab: LabModel) 
 
             await until(heard, "the quick one is told meanwhile", 5)
             assert (await job(store, first))["callback"]["state"] == "pending"
+
+
+async def test_a_delivery_is_a_span_of_its_job_s_trace(
+    told: Settings, spans: Callable[[], list[ReadableSpan]]
+) -> None:
+    clock, trace = (
+        Clock(),
+        {"traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"},
+    )
+    with Endpoint(reply(500), [SHUT], OK) as endpoint:
+        async with desk(told, clock) as office:
+            job_id = await office.job(f"{endpoint.url}/secret-path", trace=trace)
+            await office.end(job_id)
+            for _ in range(3):
+                await office.webhooks.deliver_due()
+                clock.forward(400)
+    ours = [span for span in spans() if span.name == "webhook"]
+    assert {f"{span.context.trace_id:032x}" for span in ours} == {trace["traceparent"][3:35]}
+    seen = [dict(span.attributes or {}) for span in ours]
+    assert [about.get("http.response.status_code") for about in seen] == [500, None, 204]
+    assert [span.status.is_ok for span in ours] == [False, False, True]
+    assert [about["http.request.resend_count"] for about in seen] == [0, 1, 2]
+    assert {about["slowcall.job.id"] for about in seen} == {job_id}
+    assert all("secret-path" not in span.to_json() for span in ours)
 
 
 async def test_a_burst_tells_what_it_ended(told: Settings, lab: LabModel) -> None:

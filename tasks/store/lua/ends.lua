@@ -62,12 +62,13 @@ end
 
 -- A letter to the address that came with the job: what happened, and where to read the rest.
 local function post_callback(job, status, now, err)
-  local v = redis.call('HMGET', job.key, 'callback_url', 'user_id', 'attempts', 'metadata')
+  local v = redis.call('HMGET', job.key, 'callback_url', 'user_id', 'attempts', 'metadata', 'options')
   if not v[1] or v[1] == 'null' then return end
   redis.call('HSET', job.key, 'callback',
     '{"state":"pending","attempts":0,"status":null,"next_at":' .. iso(now) .. '}')
   post('webhook', job, now, table.concat({
-    '{"url":', v[1], ',"event":{"type":"job.', string.sub(status, 2, -2), '","timestamp":', iso(now),
+    '{"url":', v[1], ',"trace":', string.match(v[5] or '', '"trace":(%b{})') or '{}',
+    ',"event":{"type":"job.', string.sub(status, 2, -2), '","timestamp":', iso(now),
     ',"data":{"job_id":"', job.id, '","kind":"', job.kind, '","status":', status, ',"user_id":', v[2],
     ',"attempts":', v[3], ',"error":', err or 'null', ',"metadata":', v[4],
     ',"links":{"self":"/jobs/', job.id, '"}}}}'}))
