@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -34,6 +35,7 @@ DIAL_S: Final = 5.0
 PAUSE_S: Final = (0.05, 1.0)
 """The first and the longest pause before a lost connection is dialled again."""
 _PING_SLOTS: Final = 16
+_OURS: Final = re.compile(rb"\d{1,16}(-\d{1,16})?\n")
 _FINAL_BLOCKS: Final = tuple(f"event: {status}\n".encode() for status in FINAL)
 
 
@@ -263,12 +265,20 @@ class Hub:
     def _receive(self, what: bytes, channel: bytes, data: Any) -> None:
         topic = self._topics.get(channel)
         if what == b"message" and topic:
-            message = Message.read(data)
-            self.handed_out += len(topic.watches)
-            for watch in topic.watches:
-                watch.post(message)
+            self._hand_out(topic, data)
         elif what == b"subscribe":
             self._acknowledge(channel, topic)
+
+    def _hand_out(self, topic: _Topic, payload: bytes) -> None:
+        """Post an event to all its listeners; what is none of ours sends them to the log."""
+        if not _OURS.match(payload):
+            for watch in topic.watches:
+                watch.reread()
+            return
+        message = Message.read(payload)
+        self.handed_out += len(topic.watches)
+        for watch in topic.watches:
+            watch.post(message)
 
     def _acknowledge(self, channel: bytes, topic: _Topic | None) -> None:
         """A channel left and joined again at once is live at its last acknowledgement only."""

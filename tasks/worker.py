@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from tasks.alerts import Alerter
 from tasks.arq_worker import LAST_WORDS_S, Worker
-from tasks.errors import RunLost, SettingsError, StoreUnavailable
+from tasks.errors import RecordDamaged, RunLost, SettingsError, StoreUnavailable
 from tasks.keys import name
 from tasks.kinds import Kind, load_kinds
 from tasks.lease import Leases
@@ -122,7 +122,7 @@ async def _hear(store: Store, worker: Worker, leases: Leases) -> None:
     """Wake for new work; stop what a person ended or an earlier run answered."""
 
     def control(data: bytes) -> None:
-        job_id, _, step = data.decode().partition("\n")
+        job_id, _, step = data.decode(errors="replace").partition("\n")
         held = leases.find(job_id)
         if held is not None and step:
             held.answer_elsewhere(step)
@@ -135,9 +135,13 @@ async def _hear(store: Store, worker: Worker, leases: Leases) -> None:
 async def _sweep(store: Store, lease_s: float) -> None:
     """Fail what is overdue and prune what has expired, a little every second."""
     while True:
-        with suppress(StoreUnavailable):
+        try:
             for moved in await store.sweep(lease_s):
                 log_moved(moved)
+        except StoreUnavailable:
+            pass  # in a second, perhaps
+        except RecordDamaged as error:
+            log.error("the sweep met what is not ours", exc_info=error)
         await asyncio.sleep(_SWEEP_S)
 
 

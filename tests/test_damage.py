@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
+from tasks.errors import JobNotFound, RecordDamaged
 from tasks.keys import name
 from tasks.lifecycle import RETRY
 from tasks.settings import Settings
 from tasks.store import Store
 from tests.crew import crew, ended, job, store_at
-from tests.endpoint import Endpoint, answered
-from tests.rig import a_job
+from tests.endpoint import HJ, Endpoint, Request, Script, answered
+from tests.rig import NOWHERE, a_job, a_kind
 from tests.serving import Hand, served, stream, until
+from tests.test_alerts import listening_target
 
 Redis = Any
 Blow = Callable[[Redis, str], Awaitable[Any]]
@@ -160,3 +165,77 @@ async def test_a_condemned_job_can_be_tried_again(settings: Settings) -> None:
             async with crew(settings.model_copy(update={"ai_model": "m"}), endpoint.url):
                 (again,) = await ended(store, [job_id])
     assert (again["status"], again["result"]["text"]) == ("done", "fine")
+
+
+@pytest.mark.parametrize("key", ["job", "steps", "ledger"])
+async def test_a_job_that_runs(settings: Settings, key: str) -> None:
+    """Its worker goes on with its other jobs, and fails this one when its lease has lapsed."""
+    gate = asyncio.Event()
+
+    async def wait(context: Any, given: Any) -> dict[str, Any]:
+        await gate.wait()
+        return {"text": await context.step("one", echo)}
+
+    async def echo() -> str:
+        return "one"
+
+    quick = settings.model_copy(update={"lease_s": 0.5})
+    async with store_at(quick) as store, crew(quick, NOWHERE, kinds={"work": a_kind("work", wait)}):
+        broken, sound = [
+            (await store.submit(a_job("work", user_id=user))).job.job_id for user in ("ann", "bob")
+        ]
+
+        async def both_run() -> bool:
+            return (await store.stats())["running"] == 2
+
+        await until(both_run, "both run")
+        await instead(key)(store.redis, broken)
+        gate.set()
+        (end,) = await ended(store, [sound])
+        assert end["status"] == "done"
+
+        async def is_final() -> bool:
+            with suppress(RecordDamaged, JobNotFound):
+                return bool((await store.read(broken)).final)
+            return False
+
+        await until(is_final, "the broken one ends")
+        # A ledger that nobody writes to any more is no matter of the job.
+        assert (await job(store, broken))["status"] == ("done" if key == "ledger" else "failed")
+
+
+async def test_letters_and_messages_that_are_not_ours_stop_nobody(settings: Settings) -> None:
+    """An alert of a damaged job tells nobody anything; a channel may say anything."""
+
+    def play(request: Request) -> Script:
+        refused = request.json["messages"][-1]["content"] == "refused"
+        return HJ({"error": "no"}, status=400) if refused else answered("fine")
+
+    with Endpoint(play) as endpoint, listening_target() as target:
+        told = {"alert_window_s": 0, "alert_urls": (SecretStr(target.url),)}
+        alerting = settings.model_copy(update={"ai_model": "m", "quota": 0, **told})
+        async with (
+            served(alerting) as client,
+            store_at(alerting) as store,
+            stream(client, "/jobs/stream") as frames,
+        ):
+            await field("metadata", b"{half")(store.redis, await submit(store, "refused"))
+            whole = await submit(store, "refused")
+            async with crew(alerting, endpoint.url) as (worker,):
+
+                async def all_told() -> bool:
+                    left = [key async for key in store.redis.scan_iter(name("outbox", "*"))]
+                    return bool(target.told) and not left
+
+                await until(all_told, "the letters are gone")
+                for channel in ("control_channel", "wake_channel"):
+                    await store.redis.publish(name(channel), b"\xff\xfe")
+                await store.redis.publish(name("feed_channel", "*"), b"\xffjunk\nevent: x\n\n")
+                sound = await submit(store, "sound")
+                assert (await ended(store, [sound]))[0]["status"] == "done"
+                assert worker.allow_pick_jobs, "the worker goes on"
+            assert [whole in alert["message"] for alert in target.told] == [True]
+            while frame := await frames.frame():
+                if sound.encode() in frame and b"event: done" in frame:
+                    break
+            assert frame, "the stream goes on"
