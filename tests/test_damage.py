@@ -186,7 +186,7 @@ async def test_a_job_that_runs(settings: Settings, key: str) -> None:
         ]
 
         async def both_run() -> bool:
-            return (await store.stats())["running"] == 2
+            return bool((await store.stats())["running"] == 2)
 
         await until(both_run, "both run")
         await instead(key)(store.redis, broken)
