@@ -82,10 +82,15 @@ def _cumulative(parts: Mapping[str, int]) -> Iterator[tuple[str, float]]:
 def _gauges(stats: Mapping[str, Any]) -> Iterator[GaugeMetricFamily]:
     workers: Iterable[Mapping[str, Any]] = stats["workers"]
     errors = sum(worker.get("store_errors", 0) for worker in workers)
+    lanes: Iterable[Mapping[str, Any]] = stats["lanes"]
+    closed = sum(lane["opens_at"] is not None for lane in lanes)
+    in_line = sum(lane["in_line"] for lane in lanes)
     for metric, text, value in (
         ("slowcall_queue_depth", "Jobs that wait.", stats["queue_depth"]),
         ("slowcall_running", "Jobs that run.", stats["running"]),
         ("slowcall_oldest_wait_seconds", "How long the oldest waits.", stats["oldest_wait_s"]),
+        ("slowcall_lanes_closed", "Models that asked for a pause.", closed),
+        ("slowcall_lanes_in_line", "Jobs that wait for a place at their model.", in_line),
         ("slowcall_live_workers", "Workers that renewed lately.", stats["live_workers"]),
         ("slowcall_worker_store_errors", "Times a live worker found the store away.", errors),
     ):

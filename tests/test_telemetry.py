@@ -19,13 +19,14 @@ from pydantic import SecretStr
 
 from tasks.arq_worker import Worker
 from tasks.kinds import load_kinds
-from tasks.settings import Settings
-from tasks.store import Store
+from tasks.lifecycle import DEFER
+from tasks.settings import Concurrency, Settings
+from tasks.store import NoPlace, Settlement, Store
 from tasks.worker import build_worker
 from tests.commands import Command, run
 from tests.conftest import LabModel
 from tests.endpoint import Endpoint, reply
-from tests.serving import served, store_of, submit, until
+from tests.serving import Hand, served, store_of, submit, until
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 PAGES = [f"Page {number} is short. It ends here." for number in range(1, 41)]
@@ -170,6 +171,22 @@ async def test_the_figures_are_those_of_two_servers_and_two_workers(
         assert found["slowcall_call_seconds_count", "lab"] == 13
         assert found["slowcall_live_workers",] == 2
         assert found["slowcall_queue_depth",] == 0
+
+
+async def test_a_closed_lane_and_who_waits_for_it_are_figures(settings: Settings) -> None:
+    narrow = settings.model_copy(update={"model_concurrency": Concurrency(1)})
+    async with served(narrow) as client, store_of(narrow) as store:
+        hand = Hand(store)
+        first, second = [await hand.start(await submit(client)) for _ in range(2)]
+        await store.begin(first, call="c", step="answer", model="m", hash="h")
+        begun = await store.begin(second, call="d", step="answer", model="m", hash="h")
+        assert isinstance(begun, NoPlace)
+        await store.requeue(second, DEFER, reason="rate_limited", counted=False, lane="m")
+        refused = Settlement("c", "answer", "h", "rejected", 429, closed_s=60)
+        await store.settle(first, refused)
+        found = read_metrics((await client.get("/metrics")).text)
+    assert found["slowcall_lanes_closed",] == 1
+    assert found["slowcall_lanes_in_line",] == 1
 
 
 async def test_every_query_of_the_dashboard_asks_for_a_metric_there_is(
