@@ -1,8 +1,7 @@
 /** What a person can do with a job: its card's buttons, what they cost, what was bought. */
 
-import { address, ask } from './api.js';
-import { make, on, one, reveal } from './dom.js';
-import { titleOf } from './phrases.js';
+import { ask } from './api.js';
+import { make, on, reveal } from './dom.js';
 import { say } from './say.js';
 import { word } from './words.js';
 
@@ -16,8 +15,8 @@ export function wire(card, jobs, follow) {
 		retry: async () => jobs.put(await post('retry')),
 		discard: () => discard(id, jobs),
 		copy: () => copy(jobs.get(id).job.result.text),
-		download: async () => download(jobs.get(id).job),
-		share: async () => showLink(card, await post('share')),
+		download: async () => (await import('./take.js')).download(jobs.get(id).job),
+		share: async () => (await import('./take.js')).showLink(card, await post('share')),
 	};
 	on(element, 'click', async ({ target }) => {
 		const verb = verbs[target.dataset.action];
@@ -51,23 +50,6 @@ async function copy(text) {
 	else document.execCommand('copy');
 	place.remove();
 	say(word('said.copied'));
-}
-
-function download(job) {
-	const title = titleOf(job);
-	const link = make('a');
-	link.href = URL.createObjectURL(new Blob([`# ${title}\n\n${job.result.text}\n`], { type: 'text/markdown' }));
-	link.download = `${title}.md`;
-	link.click();
-	URL.revokeObjectURL(link.href);
-}
-
-function showLink(card, { url }) {
-	const place = card.find('.shared');
-	reveal(one('span', place), word('card.shared'));
-	place.hidden = false;
-	one('input', place).value = address(url);
-	one('input', place).select();
 }
 
 // What a retry would cost is asked for once a life, when somebody sees the card.

@@ -198,10 +198,11 @@ def test_a_screen_reader_hears_the_end_and_not_every_step(page: Page, hand: Hand
     assert page.evaluate("window.said") == ["Mine: done."]
 
 
+@pytest.mark.parametrize("language", LESSONS)
 def test_the_page_weighs_less_than_sixty_kilobytes(
-    browse: Callable[..., BrowserContext], capsys: pytest.CaptureFixture[str]
+    browse: Callable[..., BrowserContext], capsys: pytest.CaptureFixture[str], language: str
 ) -> None:
-    page = browse().new_page()
+    page = browse(locale=language).new_page()
     requests: list[Request] = []
     page.on("requestfinished", lambda request: requests.append(request))
     page.goto("/")
@@ -215,6 +216,8 @@ def test_the_page_weighs_less_than_sixty_kilobytes(
             weights[path] = len(response.body())
     total = sum(weights.values())
     with capsys.disabled():
-        sys.stdout.write(f"\nthe page weighs {total:,} bytes in {len(weights)} files\n")
-    assert {"static/app.js", "static/style.css", "static/words/en.json"} < set(weights)
+        sys.stdout.write(
+            f"\nthe page in {language} weighs {total:,} bytes in {len(weights)} files\n"
+        )
+    assert {"static/app.js", "static/style.css", f"static/words/{language}.json"} < set(weights)
     assert total < 60_000
