@@ -11,7 +11,7 @@ from typing import Any, Final
 from server.terminal_client import Server
 from server.terminal_view import note, printable, view
 from server.words import say
-from tasks.lifecycle import Status
+from tasks.lifecycle import WAITING, Status
 from tasks.settings import Settings
 
 EXIT_CODES: Final = {Status.DONE: 0, Status.FAILED: 1, Status.CANCELLED: 3}
@@ -26,6 +26,7 @@ def submit(
     """Submit a file, a text or standard input (`-`); answers the exit code. Raises Refused."""
     with Server(settings) as server:
         job = server.submit(request(source, kind))
+        _say_whether_anybody_works(server, job)
         if follow:
             return _follow(server, job["job_id"], as_json=as_json)
         say(json.dumps(job) if as_json else job["job_id"])
@@ -37,7 +38,14 @@ def submit(
 def watch(settings: Settings, job_id: str, *, as_json: bool) -> int:
     """Watch a job to its end; answers the exit code. Raises Refused."""
     with Server(settings) as server:
-        return _follow(server, server.read(job_id)["job_id"], as_json=as_json)
+        job = server.read(job_id)
+        _say_whether_anybody_works(server, job)
+        return _follow(server, job["job_id"], as_json=as_json)
+
+
+def _say_whether_anybody_works(server: Server, job: dict[str, Any]) -> None:
+    if job["status"] in WAITING and server.live_workers() == 0:
+        note("no worker is alive: the job waits until one is started (slowcall worker)")
 
 
 def request(source: str, kind: str | None) -> dict[str, Any]:

@@ -77,6 +77,13 @@ class Server:
         except httpx.TransportError as error:
             raise self._unreachable(error) from None
 
+    def live_workers(self) -> int | None:
+        """How many workers live; None where the server does not say."""
+        try:
+            return int(answered(self._http.get("/stats"))["live_workers"])
+        except (httpx.TransportError, Refused):
+            return None
+
     def follow(self, job_id: str) -> Iterator[Event | None]:
         """The job's events to the end, each once; None when the connection was lost and before
         each further try. Raises Refused."""

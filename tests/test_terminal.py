@@ -131,12 +131,20 @@ class Script:
         self.parts = list(parts)
         self.seen: list[str | None] = []
         self.job = DONE
+        self.live_workers = 1
         self.app = Starlette(
-            routes=[Route("/jobs/j1/stream", self.stream), Route("/jobs/j1", self.read)]
+            routes=[
+                Route("/jobs/j1/stream", self.stream),
+                Route("/jobs/j1", self.read),
+                Route("/stats", self.stats),
+            ]
         )
 
     async def read(self, _: Request) -> Response:
         return JSONResponse(self.job)
+
+    async def stats(self, _: Request) -> Response:
+        return JSONResponse({"live_workers": self.live_workers})
 
     async def stream(self, request: Request) -> Response:
         self.seen.append(request.headers.get("last-event-id"))
@@ -210,6 +218,23 @@ def test_the_exit_code_is_the_outcome(
     captured = capsys.readouterr()
     assert said in captured.err
     assert captured.out == ("THE TEXT\n" if code == 0 else "")
+
+
+@pytest.mark.parametrize(
+    ("status", "workers", "said"),
+    [("queued", 0, True), ("retrying", 0, True), ("queued", 1, False), ("done", 0, False)],
+)
+def test_a_job_that_waits_while_no_worker_lives_says_so(
+    server_of: Callable[[Script], Settings],
+    capsys: pytest.CaptureFixture[str],
+    status: str,
+    workers: int,
+    said: bool,
+) -> None:
+    script = Script(frame(1, "done", DONE), 204)
+    script.job, script.live_workers = JOB | {"status": status}, workers
+    terminal.watch(server_of(script), "j1", as_json=False)
+    assert ("no worker is alive" in capsys.readouterr().err) is said
 
 
 def test_the_end_needs_no_further_question(

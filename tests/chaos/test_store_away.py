@@ -60,6 +60,29 @@ def test_the_store_is_away(build: Build, manner: str, away_s: float) -> None:
     assert [part.pid for part in (*house.workers, *house.servers) if part.alive] == pids
 
 
+def test_a_link_that_flaps_loses_nothing(build: Build) -> None:
+    """Case C6: five times in three seconds, all connections at once and not only the idle ones."""
+    house = build(**SLOW)
+    lab = house.add_lab()
+    customer = house.open()
+    pids = [part.pid for part in (*house.workers, *house.servers)]
+    jobs = [customer.post(f"{number} {TEXT}") for number in range(JOBS)]
+    wait_until(lambda: meter(lab)["sold"] == JOBS, "all calls are out")
+    for _ in range(5):
+        with _client(house) as client:
+            client.client_kill_filter(_type="normal", skipme=True)
+            client.client_kill_filter(_type="pubsub")
+        until = time.monotonic() + 0.6
+        wait_until(lambda at=until: time.monotonic() > at, "the next time")
+    later = customer.post(TEXT)
+    for job_id in (*jobs, later):
+        job = customer.await_end(job_id)
+        assert (job["status"], job["attempts"]) == ("done", 1), job["error"]
+        assert customer.outcomes(job_id) == ["paid"]
+    assert meter(lab)["requests"] == JOBS + 1
+    assert [part.pid for part in (*house.workers, *house.servers) if part.alive] == pids
+
+
 def test_a_worker_leaves_its_answers_to_the_next_start(build: Build, model: Model) -> None:
     """It must stop while the store is away: what it bought lies in the spool."""
     house = build(AI_URL=model.url, SLOWCALL_DRAIN_S="1.5")

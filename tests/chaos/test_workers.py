@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from server.prove_parts import meter
-from tests.chaos.conftest import LEASE_S, Build, Model, numbers, streamed
+from tests.chaos.conftest import LEASE_S, Build, Customer, Model, numbers, streamed
 from tests.conftest import wait_until
 from tests.endpoint import DONE, FIN, HOLD, HS, C, Pause, answered
 
@@ -183,6 +183,33 @@ def test_a_blocked_worker_is_fenced(build: Build) -> None:
     log = customer.log(job_id)
     assert [event.name for event in log] == ["queued", "running", "retrying", "running", "done"]
     assert all(worker.alive for worker in house.workers)
+
+
+def test_a_worker_that_is_alive_but_deaf_is_not_counted(build: Build) -> None:
+    """Case C6: readiness goes by what was heard of it lately, not by its process."""
+    house = build(AI_URL="http://127.0.0.1:9")
+    customer = house.open()
+    worker = house.workers[0]
+    wait_until(lambda: _ready(customer)[0] == 200, "the server is ready")
+    worker.freeze()
+    wait_until(lambda: _ready(customer)[0] == 503, "it is missed", LEASE_S + 1)
+    assert worker.alive
+    assert "No worker is alive: start one with `slowcall worker`" in _ready(customer)[1]
+    assert customer.http.get("/stats").json()["live_workers"] == 0
+    waiting = customer.post({"seconds": 0}, kind="blocking")
+    worker.thaw()
+    customer.await_status(waiting, "done", within_s=LEASE_S + 2)
+    assert _ready(customer)[0] == 200
+    house.store.kill()
+    status, words = _ready(customer)
+    assert (status, "Redis" in words) == (503, True)
+    house.store.start()
+    wait_until(lambda: _ready(customer)[0] == 200, "all is well again")
+
+
+def _ready(customer: Customer) -> tuple[int, str]:
+    answer = customer.http.get("/readyz")
+    return answer.status_code, answer.json().get("detail", "")
 
 
 def test_an_end_stands(build: Build) -> None:
