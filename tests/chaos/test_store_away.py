@@ -72,8 +72,7 @@ def test_a_link_that_flaps_loses_nothing(build: Build) -> None:
         with _client(house) as client:
             client.client_kill_filter(_type="normal", skipme=True)
             client.client_kill_filter(_type="pubsub")
-        until = time.monotonic() + 0.6
-        wait_until(lambda at=until: time.monotonic() > at, "the next time")
+        _wait_for(time.monotonic() + 0.6)
     later = customer.post(TEXT)
     for job_id in (*jobs, later):
         job = customer.await_end(job_id)
@@ -145,6 +144,10 @@ def test_a_full_store_takes_no_job_and_loses_none(build: Build, model: Model) ->
     assert (job["status"], job["result"]["text"], job["attempts"]) == ("done", "Kept.", 1)
     assert customer.outcomes(job_id) == ["paid"]
     assert customer.http.get("/jobs").json()["jobs"] == [job]
+
+
+def _wait_for(at: float) -> None:
+    wait_until(lambda: time.monotonic() > at, "the next time")
 
 
 def _post_now(customer: Customer) -> httpx.Response:
