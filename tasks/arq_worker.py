@@ -12,6 +12,7 @@ import arq
 import orjson
 from arq.connections import ArqRedis
 from arq.worker import Retry
+from redis.asyncio.client import Pipeline
 
 from tasks.errors import Drained, StoreUnavailable
 from tasks.keys import name
@@ -19,6 +20,7 @@ from tasks.lease import Leases
 from tasks.runner import Runner
 from tasks.settings import Settings
 from tasks.store import Claimed, Store
+from tasks.store.batch import Batches
 
 log = logging.getLogger("slowcall.worker")
 
@@ -48,8 +50,9 @@ class Worker(arq.Worker):
         leases: Leases,
         burst: bool = False,
     ) -> None:
-        pool = ArqRedis(
+        pool = _Pool(
             store.redis.connection_pool,
+            batches=store.scripts.batches,
             job_serializer=orjson.dumps,
             job_deserializer=orjson.loads,
         )
@@ -174,3 +177,25 @@ class Worker(arq.Worker):
         """The store is away and takes nothing: what is paid lies in the spool."""
         self._gone = True
         self.ring()
+
+
+class _Pool(ArqRedis):
+    """A client for arq whose questions about a job travel with those about others."""
+
+    def __init__(self, *arguments: Any, batches: Batches, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._batches = batches
+
+    def pipeline(self, *_: Any, **__: Any) -> Pipeline:
+        """A pipeline that is no transaction: nothing depends on the counter that arq keeps."""
+        return _Pipeline(self._batches, self.connection_pool, self.response_callbacks, False, None)
+
+
+class _Pipeline(Pipeline):
+    def __init__(self, batches: Batches, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self._batches = batches
+
+    async def execute(self, *_: Any) -> list[Any]:
+        """The replies to the commands that were put in."""
+        return await asyncio.gather(*(self._batches.ask(*words) for words, _ in self.command_stack))

@@ -29,14 +29,14 @@ class Batches:
         self._asked: list[_Asked] = []
         self._sending: set[asyncio.Task[None]] = set()
 
-    async def send(self, *command: Any) -> Any:
-        """The reply to a command. Raises what redis-py raises for it."""
+    def ask(self, *command: Any) -> asyncio.Future[Any]:
+        """The reply to a command, or what redis-py raises for it."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         self._asked.append((pack_command(command), reply))
         if len(self._asked) == 1:
             loop.call_soon(self._flush)
-        return await reply
+        return reply
 
     def _flush(self) -> None:
         asked, self._asked = self._asked, []

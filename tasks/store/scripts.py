@@ -68,7 +68,7 @@ class Scripts:
     def __init__(
         self, redis: Redis, *, config: str, patient: bool, clock: Callable[[], float] | None
     ) -> None:
-        self._batches = Batches(redis)
+        self.batches = Batches(redis)
         self._config = config
         self._patient = patient
         self._clock = clock
@@ -100,10 +100,10 @@ class Scripts:
     async def _evaluate(self, name: str, argv: list[Any]) -> list[Any]:
         sha = digest(name, self._config)
         try:
-            return await self._batches.send("EVALSHA", sha, 0, *argv)  # type: ignore[no-any-return]
+            return await self.batches.ask("EVALSHA", sha, 0, *argv)  # type: ignore[no-any-return]
         except NoScriptError:
             text = source(name, self._config)
-            return await self._batches.send("EVAL", text, 0, *argv)  # type: ignore[no-any-return]
+            return await self.batches.ask("EVAL", text, 0, *argv)  # type: ignore[no-any-return]
 
 
 def raise_damage(error: ResponseError) -> None:
