@@ -9,13 +9,13 @@ import subprocess
 import sys
 import tempfile
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
-from playwright.sync_api import Browser, BrowserContext, Error, Page, Playwright, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, BrowserType, Error, Page, sync_playwright
 from pydantic import SecretStr
 
 from server.valkey import EmbeddedStore
@@ -38,18 +38,21 @@ NO_BROWSER = (
 )
 
 
-def launch(playwright: Playwright) -> Browser:
-    """The system's Chromium or Chrome, else the one that Playwright has or fetches."""
+def launch(kind: BrowserType, without: Sequence[str] = ()) -> Browser:
+    """The system's Chromium or Chrome, else the one that Playwright has or fetches; `without` some
+    of the arguments that Playwright gives it."""
     path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path:
-        return playwright.chromium.launch(executable_path=path, args=ARGUMENTS)
+
+    def start() -> Browser:
+        return kind.launch(executable_path=path, args=ARGUMENTS, ignore_default_args=[*without])
+
     try:
-        return playwright.chromium.launch(args=ARGUMENTS)
+        return start()
     except Error:
         fetched = subprocess.run([sys.executable, "-m", "playwright", "install", "chromium"])
-        if fetched.returncode:
+        if path or fetched.returncode:
             pytest.fail(NO_BROWSER)
-        return playwright.chromium.launch(args=ARGUMENTS)
+        return start()
 
 
 class Server:
@@ -102,7 +105,7 @@ class Server:
 def chromium() -> Iterator[Browser]:
     """One browser for all tests."""
     with sync_playwright() as playwright:
-        browser = launch(playwright)
+        browser = launch(playwright.chromium)
         yield browser
         browser.close()
 

@@ -144,7 +144,9 @@ class Hand:
         self.do(self.store.begin(run, call=call, step=step, model="lab", hash="h"))
         return call
 
-    def buy(self, run: Run, step: str, progress: Progress | None = None) -> None:
+    def buy(
+        self, run: Run, step: str, progress: Progress | None = None, *, input_tokens: int = 120
+    ) -> None:
         """Make a call that is paid."""
         paid = Settlement(
             call=self.begin(run, step),
@@ -152,12 +154,17 @@ class Hand:
             hash="h",
             outcome="paid",
             status=200,
-            input_tokens=120,
+            input_tokens=input_tokens,
             output_tokens=30,
             value=REPLY,
             progress=progress,
         )
         self.do(self.store.settle(run, paid))
+
+    def lose(self, run: Run, step: str) -> None:
+        """Make a call of which nobody knows how it ended."""
+        lost = Settlement(self.begin(run, step), step, "h", "unknown", message="the line broke")
+        self.do(self.store.settle(run, lost))
 
     def retry(self, run: Run, wait_s: float, message: str = "503 from the model") -> None:
         """Let the attempt fail in a way that may pass."""

@@ -61,7 +61,7 @@ def take(picture: Path) -> None:
             with Hand(settings) as hand:
                 hand.alive()
                 scene(hand)
-                browser = launch(playwright)
+                browser = launch(playwright.chromium)
                 page = browser.new_page(
                     base_url=server.url, locale="en-GB", viewport={"width": 900, "height": 1180}
                 )

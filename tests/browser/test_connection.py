@@ -11,6 +11,7 @@ from tests.browser.conftest import Server
 from tests.browser.hand import Hand
 from tests.conftest import wait_until
 
+RESTARTS = 5
 HIDE = """(hidden) => {
     Object.defineProperty(document, 'hidden', { value: hidden, configurable: true });
     document.dispatchEvent(new Event('visibilitychange'));
@@ -52,17 +53,17 @@ def test_a_server_restart_is_a_reconnect_and_nothing_else(
     run = hand.start()
     hand.write(run, "before ")
     text(page, "before")
-    for _ in range(2):
+    for _ in range(RESTARTS):
         server.stop()
         connection(page, "reconnecting")
         expect(page.locator("[data-status=failed]")).to_have_count(0)
         hand.write(run, "meanwhile ")
         server.start()
         connection(page, "open")
-    text(page, "before meanwhile meanwhile")
+    text(page, "before" + " meanwhile" * RESTARTS)
     streams_settle_at(server, 2)
-    hand.finish(run, "before meanwhile after")
-    text(page, "before meanwhile after")
+    hand.finish(run, "before and after")
+    text(page, "before and after")
     streams_settle_at(server, 1)
 
 
@@ -93,7 +94,7 @@ def test_back_online_it_connects_and_reads_anew(page: Page, hand: Hand) -> None:
     expect(page.locator("[data-job-id]")).to_have_count(1)
 
 
-@pytest.mark.parametrize("refusal", [503, "html"])
+@pytest.mark.parametrize("refusal", [429, 502, 503, "html"])
 def test_a_proxys_error_page_does_not_end_the_stream(
     page: Page, hand: Hand, server: Server, refusal: int | str
 ) -> None:

@@ -74,6 +74,25 @@ def test_a_language_is_spoken_in_full(
         assert unsaid == []
 
 
+@pytest.mark.parametrize(
+    ("locale", "tokens", "clock"),
+    [
+        ("en-US", "12,345 tokens in", r"\d+:\d\d:\d\d [AP]M"),
+        ("es-ES", "12.345 tokens", r"\d\d?:\d\d:\d\d"),
+        ("fr-FR", "12\u202f345 jetons", r"\d\d:\d\d:\d\d"),
+    ],
+)
+def test_numbers_and_times_are_written_as_the_reader_does(
+    browse: Callable[..., BrowserContext], hand: Hand, locale: str, tokens: str, clock: str
+) -> None:
+    hand.submit("A report")
+    hand.buy(hand.start(), "answer", input_tokens=12345)
+    page = browse(locale=locale).new_page()
+    page.goto("/")
+    expect(page.locator(".ledger summary")).to_contain_text(tokens)
+    expect(page.locator(".timeline li").first).to_have_text(re.compile(rf"{clock}$"))
+
+
 def test_a_switch_of_language_is_kept(page: Page, hand: Hand) -> None:
     a_scene(hand)
     expect(page.locator("[data-status=done]")).to_have_count(1)

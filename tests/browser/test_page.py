@@ -12,7 +12,7 @@ from tasks.store.records import Progress
 from tests.browser.hand import Hand
 from tests.browser.sight import bar, card, status, text
 
-BOUGHT = "2 calls bought · 1 under way · 240 tokens in, 60 out"
+BOUGHT = "2 calls bought · 1 under way · 1 unknown · 240 tokens in, 60 out"
 
 
 def test_a_prompt_becomes_a_job_whose_text_is_seen_as_it_comes(page: Page, hand: Hand) -> None:
@@ -76,18 +76,27 @@ def test_a_document_is_a_strip_of_cells_that_fill(page: Page, hand: Hand) -> Non
     expect(card(page).locator(".cells .failed")).to_have_count(1)
 
 
+def test_the_pages_that_failed_are_told_apart_at_the_end(page: Page, hand: Hand) -> None:
+    hand.submit("report", kind="summarize")
+    run = hand.start()
+    hand.reuse(run, 6, 6, reused=1)
+    hand.finish(run, "All but two.", failed_pages=[3, 5])
+    expect(card(page).locator(".cells i")).to_have_count(6)
+    shown = card(page).locator(".cells i").evaluate_all("(cells) => cells.map((c) => c.className)")
+    assert shown == ["reused", "done", "failed", "done", "failed", "done"]
+
+
 def test_what_was_bought_is_summed_and_listed(page: Page, hand: Hand) -> None:
     hand.submit("report", kind="summarize")
     run = hand.start()
     hand.buy(run, "page 1")
     hand.buy(run, "page 2")
-    hand.begin(run, "page 3")
+    hand.lose(run, "page 3")
+    hand.begin(run, "page 4")
     expect(card(page).locator(".ledger summary")).to_have_text(BOUGHT, timeout=8000)
     card(page).locator(".ledger summary").click()
-    rows = card(page).locator(".lines tbody tr")
-    expect(rows).to_have_count(3)
-    expect(rows.first).to_contain_text("bought")
-    expect(rows.last).to_contain_text("under way")
+    outcomes = card(page).locator(".lines tbody td:nth-child(4)")
+    expect(outcomes).to_have_text(["bought", "bought", "unknown", "under way"])
 
 
 def test_a_new_attempt_voids_the_text_of_the_last(page: Page, hand: Hand) -> None:
@@ -104,12 +113,26 @@ def test_a_new_attempt_voids_the_text_of_the_last(page: Page, hand: Hand) -> Non
     hand.finish(again, "Alpha beta gamma")
     status(page, "done")
     expect(text(page)).to_have_text("Alpha beta gamma")
+    lives = ("queued", "running", r"retrying \(the model failed\)", "running", "done")
+    expect(card(page).locator(".timeline li")).to_have_text(
+        [re.compile(rf"^{word} \d+:\d+:\d+") for word in lives]
+    )
 
 
 def test_a_retry_to_come_is_counted_down(page: Page, hand: Hand) -> None:
     hand.submit("later")
     hand.retry(hand.start(), 30)
     expect(card(page).locator(".ahead")).to_contain_text("again in 2")
+
+
+def test_the_time_to_go_is_told_where_it_is_known(page: Page, hand: Hand) -> None:
+    hand.submit("report", kind="summarize")
+    run = hand.start()
+    hand.buy(run, "page 1", Progress(1, 40, "page 1 of 40"))
+    page.wait_for_timeout(1100)  # a page took so long, as far as the server can tell
+    hand.buy(run, "page 2", Progress(2, 40, "page 2 of 40"))
+    left = re.compile(r"about \d+ secs left")
+    expect(card(page).locator(".ahead")).to_have_text(left, timeout=8000)
 
 
 def test_a_failed_job_says_why_what_to_do_and_what_a_retry_costs(page: Page, hand: Hand) -> None:
@@ -242,12 +265,18 @@ def test_an_agents_plan_is_seen_whole_and_ticked_off(page: Page, hand: Hand) -> 
     expect(card(page).locator(".steps [data-done=true] summary")).to_have_text(["task 2"])
 
 
-def test_the_overview_shows_workers_and_queue(page: Page, hand: Hand) -> None:
+def test_the_overview_shows_workers_queue_and_lanes(page: Page, hand: Hand) -> None:
+    hand.submit("asking")
+    hand.begin(hand.start(), "answer")
     hand.submit("waiting")
     page.click("nav a[href='#overview']")
     figures = page.locator(".figures div")
     expect(figures.filter(has_text="Workers alive").locator("dd")).to_have_text("1")
     expect(figures.filter(has_text="Waiting").locator("dd")).to_have_text("1")
+    expect(figures.filter(has_text="Running").locator("dd")).to_have_text("1")
+    lanes = page.locator(".tables h3", has_text="Lanes").locator("+ table")
+    expect(lanes.locator("th")).to_have_text(["Model", "Calls", "Limit", "In line", "Opens"])
+    expect(lanes.locator("tbody td")).to_have_text(["lab", "1", "0", "0", "–"])
 
 
 def test_a_waiting_job_says_that_nobody_works(page: Page, hand: Hand) -> None:
