@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import time
-from base64 import b64encode
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import aclosing, suppress
 from typing import Any
@@ -16,7 +15,6 @@ from urllib.parse import quote
 
 import aiohttp
 import httpx
-from httpx_aiohttp import AiohttpTransport
 
 from tasks.draft import Answer
 from tasks.errors import (
@@ -32,6 +30,7 @@ from tasks.model_url import address, origin, proxy_for, secrets_of
 from tasks.refusals import refusal, shown, why_unreachable
 from tasks.reply import Limits, Reply, first_model
 from tasks.settings import Settings
+from tasks.wire import wire
 
 __all__ = ["Answer", "ModelClient"]
 
@@ -83,15 +82,10 @@ class ModelClient:
         elif self._key:
             headers["Authorization"] = f"Bearer {self._key}"
         return httpx.AsyncClient(
-            # No limit of connections (0): lanes and the worker's concurrency are the limits. `pool`
-            # bounds the whole way to one, names too. Servers close an idle one after 2 s or more: a
-            # call that met that moment would count as perhaps bought, so ours goes before.
-            transport=AiohttpTransport(
-                limits=httpx.Limits(max_connections=0, keepalive_expiry=1),
-                proxy=_proxy(self._proxy) if self._proxy else None,
-            ),
+            transport=wire(self._proxy),
             headers=headers,
             auth=None if self._key else self._address.login,
+            # `pool` bounds the whole way to a connection, names too.
             timeout=httpx.Timeout(None, connect=connect_s, pool=connect_s),
             follow_redirects=False,
         )
@@ -262,15 +256,6 @@ class ModelClient:
             where += f" through the proxy {origin(self._proxy)}"
         reason, error_type = why_unreachable(causes)
         return NotSent(f"{where}: {reason}.", type=error_type)
-
-
-def _proxy(url: str) -> httpx.Proxy:
-    """The proxy at `url`; the transport makes its `Authorization` a `Proxy-Authorization`."""
-    proxy = httpx.Proxy(url)
-    if not proxy.auth:
-        return proxy
-    login = b64encode(":".join(proxy.auth).encode()).decode()
-    return httpx.Proxy(str(proxy.url), headers={"Authorization": f"Basic {login}"})
 
 
 def _nothing() -> None:

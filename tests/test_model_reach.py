@@ -18,6 +18,7 @@ from tasks.errors import (
     TransientError,
 )
 from tasks.model import ModelClient
+from tasks.settings import Settings
 from tests.endpoint import HJ, HOLD, SHUT, Endpoint, Request, Script, answered, completion, reply
 from tests.test_model import PROMPT, ask, quick
 
@@ -134,6 +135,13 @@ async def test_a_proxy_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatc
     failed = await unreachable("http://model.invalid/v1")
     assert f"through the proxy http://{proxy}" in str(failed)
     assert "geheim" not in str(failed)
+
+
+def test_a_transport_that_would_ask_twice_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its test by requests is that of each failure (chaos); this one is for versions to come."""
+    monkeypatch.setattr("tasks.wire.IDEMPOTENT_METHODS", frozenset({"GET", "POST"}))
+    with pytest.raises(SettingsError, match="repeats a POST by itself"):
+        ModelClient(Settings(), base_url="http://127.0.0.1:9")
 
 
 def test_a_proxy_that_cannot_be_used_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ MAY_IMPORT_REDIS = {
 }  # fmt: skip
 MAY_CALL_HTTP = {
     "tasks/model.py": "asks the model",
+    "tasks/wire.py": "the connections that it asks over",
     "tasks/webhooks.py": "delivers to the addresses that users gave",
     "server/terminal_client.py": "asks a slowcall server, never a model",
     "server/prove_parts.py": "a customer of the servers that it proves",
