@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
+from server.gate import COOKIE
 from server.valkey import EmbeddedStore
 from tests.browser.conftest import Server
 from tests.browser.hand import Hand
@@ -98,7 +99,7 @@ def test_a_session_that_has_ended_asks_for_the_key_again(
     (cookie,) = context.cookies()
     forged = cookie["value"].replace(cookie["value"].split(".")[1], "1")
     context.clear_cookies()
-    context.add_cookies([{**cookie, "value": forged}])
+    context.add_cookies([{"name": COOKIE, "value": forged, "url": keyed.url}])
     page.reload()
     expect(page.get_by_label("Key", exact=True)).to_be_focused()
     expect(page.locator("[data-job-id]")).to_have_count(0)
