@@ -14,6 +14,8 @@
 --   seq       number of the newest event of the log
 --   claim     worker that may start or take over now        worker   worker that runs it
 --   deltas    `{run}:{n}`: the last delta of the run        deaths   workers that died of it, this life
+--   lost      its last run that took over from a dead worker
+--   failed_at worker and life of a start that failed it instead
 --   user      raw text (`user_id` is its fragment; `kind` alone needs no quotes)
 --   input, options                JSON, as submitted        fingerprint      of the body, for the key
 --   created, deadline, expires    ms ('' none)              waited   ms spent on closed lanes before

@@ -7,14 +7,15 @@
 --    this is the take-over), failed (the job, instead; then what is told of it, see `moved`) or none
 --    (nothing to do: the entry is stale)
 local job = load_whole(A.job)
-local function begun(word)
+local function begun()
   local v = redis.call('HMGET', job.key, 'run', 'attempts', 'max_attempts', 'user', 'kind', 'deadline',
     'created', 'waited', 'input', 'options', 'edited')
   local deadline = tonumber(v[6])
   v[6] = deadline and tostring(math.max(0, math.floor(deadline - now))) or ''
-  return {word or 'start', unpack(v)}
+  local lost = redis.call('HGET', job.key, 'lost') == v[1]
+  return {lost and 'lost' or 'start', unpack(v)}
 end
-local function run(word)
+local function run()
   redis.call('HINCRBY', job.key, 'attempts', 1)
   redis.call('HINCRBY', job.key, 'run', 1)
   redis.call('HSET', job.key, 'worker', A.worker, 'begun', now, 'retry_at', 'null', 'error', 'null')
@@ -32,13 +33,20 @@ local function run(word)
   watch_deadline(job)
   redis.call('ZREM', K('waiting'), job.id)
   enter(job, A.running)
-  return begun(word)
+  return begun()
+end
+local mark = A.worker .. ':' .. A.life
+local function told()
+  return {'failed', unpack(moved(job, cjson.decode(redis.call('HGET', job.key, 'error')).type))}
 end
 local function failed(...)
-  return {'failed', unpack(fail(job, A.failed, ...))}
+  fail(job, A.failed, ...)
+  redis.call('HSET', job.key, 'failed_at', mark)
+  return told()
 end
 
 if not job or job.life ~= A.life then return {'none'} end
+if job.finished_at ~= 'null' and redis.call('HGET', job.key, 'failed_at') == mark then return told() end
 if job.worker == A.worker and not job.claim then return begun() end
 -- Whoever claimed last may start: a sleeper between its claim and its start comes too late.
 if job.claim ~= A.worker then return {'none'} end
@@ -57,4 +65,5 @@ if job.parked == '1' and unknown > 0 then return failed(A.unknown_error, now) en
 if tonumber(job.attempts) >= tonumber(job.max_attempts) then return failed(A.lost_error, now, deaths) end
 redis.call('ZADD', K('waiting'), now, job.id)
 enter(job, A.retrying, A.lost)
-return run('lost')
+redis.call('HSET', job.key, 'lost', job.run + 1)
+return run()
