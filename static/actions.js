@@ -9,10 +9,11 @@ import { word } from './words.js';
 export function wire(card, jobs, follow) {
 	const { id, element } = card;
 	const post = (verb) => ask(`jobs/${id}/${verb}`, 'POST');
+	const change = async (verb, since = Date.now()) => jobs.putAsked(await post(verb), since, true);
 	const verbs = {
 		watch: async () => follow(id),
-		cancel: async () => jobs.put(await post('cancel')),
-		retry: async () => jobs.put(await post('retry')),
+		cancel: () => change('cancel'),
+		retry: () => change('retry'),
 		discard: () => discard(id, jobs),
 		copy: () => copy(jobs.get(id).job.result.text),
 		download: async () => (await import('./take.js')).download(jobs.get(id).job),

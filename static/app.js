@@ -62,7 +62,7 @@ function readSoon() {
 async function listed(query) {
 	const since = Date.now();
 	const page = await ask(`jobs?limit=50${query}`);
-	for (const job of page.jobs) jobs.putListed(job, since);
+	for (const job of page.jobs) jobs.putAsked(job, since);
 	return { ...page, since };
 }
 
@@ -164,7 +164,7 @@ else {
 	followKey();
 	followForm((job) => {
 		mine.add(job.job_id);
-		jobs.put(job);
+		jobs.putAsked(job, 1, true);
 	});
 	on(window, 'hashchange', showView);
 	on(one('.older'), 'click', () => guard(readOlder));

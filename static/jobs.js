@@ -19,7 +19,7 @@ export class Jobs {
 		return this.entries.get(id);
 	}
 
-	/** A whole job: from an event or the answer to a request (`live`: this happens now), or a list. */
+	/** A whole job: from an event or an answer (`live`: this happens now), or a list. */
 	put(job, live = true) {
 		const entry = this.get(job.job_id) ?? this.#add(job);
 		if (FINAL.has(entry.job.status) && !FINAL.has(job.status)) begin(entry);
@@ -29,9 +29,9 @@ export class Jobs {
 		this.#keep(entry, job);
 	}
 
-	/** A job of a list asked for at `since` (ms): what was heard meanwhile is newer. */
-	putListed(job, since) {
-		if (!(this.get(job.job_id)?.heard >= since)) this.put(job, false);
+	/** A job of a list, or an answer (`live`), asked for at `since` (ms): what was heard meanwhile is newer. */
+	putAsked(job, since, live = false) {
+		if (!(this.get(job.job_id)?.heard >= since)) this.put(job, live);
 	}
 
 	/** An event. Jobs older than the loaded pages are left out. */

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, Page, Route, expect
 
 from tasks.store.records import Progress
 from tests.browser.hand import Hand
@@ -32,6 +32,29 @@ def test_a_prompt_becomes_a_job_whose_text_is_seen_as_it_comes(page: Page, hand:
     expect(card(page).locator(".timeline li")).to_have_text(
         [re.compile(rf"{word} \d+:\d+:\d+") for word in ("queued", "running", "done")]
     )
+
+
+def test_a_late_answer_to_the_post_does_not_undo_what_was_heard_meanwhile(
+    page: Page, hand: Hand
+) -> None:
+    answers: list[Callable[[], None]] = []
+
+    def hold(route: Route) -> None:
+        response = route.fetch()
+        answers.append(lambda: route.fulfill(response=response))
+
+    page.route("**/jobs", hold)
+    page.fill("textarea[name=input]", "Tell me about queues")
+    page.click("button[type=submit]")
+    status(page, "queued")
+    run = hand.start()
+    status(page, "running")
+    answers[0]()
+    expect(page.locator("textarea[name=input]")).to_have_value("")
+    status(page, "running")
+    expect(card(page).locator(".timeline li")).to_have_count(2)
+    hand.finish(run, "done")
+    status(page, "done")
 
 
 def test_a_waiting_job_tells_its_place_and_no_bar_moves(page: Page, hand: Hand) -> None:
