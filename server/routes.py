@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from server.auth import SHARE_S, share_token
 from server.bodies import fingerprint, media_type_of, read_json
+from server.hub import Watch
 from server.parts import Parts, caller_of, job_of, parts_of
 from server.problems import refusal
 from server.schemas import (
@@ -165,25 +166,36 @@ async def _preferred(
     if wait_s is None:
         return job, {}
     with suppress(StoreUnavailable):  # what is known already is an answer, too
-        job = await final_job(parts, job, wait_s)
+        job = await _final_job(request, parts, job, wait_s)
     return job, {"Preference-Applied": f"wait={wait_s}"}
 
 
-async def final_job(parts: Parts, job: JobView, wait_s: float) -> JobView:
+async def _final_job(request: Request, parts: Parts, job: JobView, wait_s: float) -> JobView:
     """The job as soon as it is final, else as it stands after `wait_s`; Redis is not polled."""
     if job.final:
         return job
     with parts.hub.watch(keys.name("job_channel", job.job_id)) as watch, suppress(TimeoutError):
-        async with asyncio.timeout(wait_s):
-            while not job.final:
-                await watch.wait()
-                if watch.closed:
-                    break
-                messages, reread, pinged = watch.take()
-                if reread or pinged or any(message.final for message in messages):
-                    job = await parts.store.read(job.job_id)
-            return job
+        leaving = asyncio.create_task(_end_with_client(request, watch))
+        try:
+            async with asyncio.timeout(wait_s):
+                while not job.final:
+                    await watch.wait()
+                    if watch.closed:
+                        break
+                    messages, reread, pinged = watch.take()
+                    if reread or pinged or any(message.final for message in messages):
+                        job = await parts.store.read(job.job_id)
+                return job
+        finally:
+            leaving.cancel()
     return await parts.store.read(job.job_id)
+
+
+async def _end_with_client(request: Request, watch: Watch) -> None:
+    """Close the watch of a client that has left; the job goes on."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+    watch.close()
 
 
 def retry_after_s(view: JobView) -> int:

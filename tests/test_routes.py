@@ -15,6 +15,7 @@ from pydantic import SecretStr
 from starlette.types import Receive, Scope, Send
 
 from server.app import create_app
+from tasks.keys import name
 from tasks.lifecycle import RETRY
 from tasks.settings import Settings
 from tasks.store import Settlement
@@ -260,6 +261,36 @@ async def test_a_wait_in_vain_answers_the_job_as_it_stands(settings: Settings) -
         for junk in ("wait=soon", "wait=-1", "waiting=3"):
             response = await client.post("/jobs", json={"input": "a"}, headers={"Prefer": junk})
             assert "preference-applied" not in response.headers, junk
+
+
+async def test_a_wait_asks_nothing_meanwhile_and_one_that_is_cut_cancels_nothing(
+    settings: Settings,
+) -> None:
+    async with served(settings) as client, store_of(settings) as store:
+        job_id = await submit(client)
+        channel = name("job_channel", job_id)
+
+        async def listeners() -> int:
+            return int((await store.redis.pubsub_numsub(channel))[0][1])
+
+        async def asked() -> int:
+            return int((await store.redis.info("commandstats"))["cmdstat_evalsha"]["calls"])
+
+        wait = asyncio.create_task(
+            client.get(f"/jobs/{job_id}", headers={"Prefer": "wait=30"}, timeout=30)
+        )
+        await until(listeners, "it is told by the hub")
+        before = await asked()
+        done, _ = await asyncio.wait([wait], timeout=1)
+        assert done == set()
+        assert await asked() - before <= 1, "no more than a look when it is subscribed"
+        wait.cancel()
+
+        async def nobody_listens() -> bool:
+            return await listeners() == 0
+
+        await until(nobody_listens, "the server sees that the client has left")
+        assert (await client.get(f"/jobs/{job_id}")).json()["status"] == "queued"
 
 
 async def test_lists_are_pages_newest_first(settings: Settings) -> None:
