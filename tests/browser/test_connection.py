@@ -243,6 +243,34 @@ def test_a_finished_job_is_asked_for_no_more(page: Page, hand: Hand, asked: list
     assert len(after) == before
 
 
+def test_a_source_that_is_never_closed_comes_back_once(
+    page: Page, hand: Hand, asked: list[str]
+) -> None:
+    """A plain EventSource of anybody's: the server tells it that there is nothing left."""
+    page.evaluate(HIDE, True)  # the page itself leaves the job alone
+    job_id = hand.submit("short")
+    path = f"jobs/{job_id}/stream"
+    page.evaluate("(path) => { window.source = new EventSource(path) }", path)
+    hand.finish(hand.start(), "text")
+    wait_until(lambda: page.evaluate("source.readyState === EventSource.CLOSED"), "it is closed")
+    assert asked.count(path) == 2
+    page.wait_for_timeout(2500)  # as long as it would wait before a third time
+    assert asked.count(path) == 2
+
+
+def test_ten_jobs_at_once_need_no_more_streams_than_one(
+    page: Page, hand: Hand, server: Server
+) -> None:
+    for number in range(10):
+        hand.submit(f"job {number}")
+        hand.write(hand.start(), f"text {number}")
+    expect(page.locator("[data-status=running]")).to_have_count(10)
+    expect(page.locator("[data-part=text]:visible")).to_have_count(1)
+    streams_settle_at(server, 2)
+    page.close()
+    streams_settle_at(server, 0)
+
+
 def test_seven_tabs_share_what_a_browser_allows(
     browse: Callable[..., BrowserContext], hand: Hand, server: Server
 ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
+import pytest
 from playwright.sync_api import BrowserContext, FilePayload, Page, expect
 
 from tests.browser.hand import Hand
@@ -50,6 +51,25 @@ def test_a_kind_of_ones_own_has_a_form_by_its_schema(page: Page, hand: Hand) -> 
         "points": ["plot", "style"],
         "extra": {"a": [1]},
     }
+
+
+@pytest.mark.parametrize(
+    ("kind", "label", "given"),
+    [
+        ("chat", "Prompt", "Some words"),
+        ("summarize", "Text", {"text": "Some words"}),
+        ("agent", "Goal", {"goal": "Some words"}),
+    ],
+)
+def test_a_kind_of_ours_asks_for_one_text(
+    page: Page, hand: Hand, kind: str, label: str, given: object
+) -> None:
+    page.select_option("select[name=kind]", kind)
+    page.get_by_label(label, exact=True).fill("Some words")
+    page.click("button[type=submit]")
+    status(page, "queued")
+    run = hand.start()
+    assert (run.kind, run.input) == (kind, given)
 
 
 def test_a_document_is_chosen_or_pasted(page: Page, hand: Hand) -> None:
