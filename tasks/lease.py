@@ -77,7 +77,8 @@ class Leases:
     def fresh(self) -> bool:
         """Whether all leases were renewed within the last one: only then may more be claimed.
 
-        After an outage, or a sleep of this process, its own jobs come first (DESIGN section 5).
+        After an outage, or a sleep of this process, its own jobs come first: else every
+        call in flight would be taken over, and bought twice.
         """
         return monotonic() - self._renewed < self._lease_s
 
