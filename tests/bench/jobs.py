@@ -112,7 +112,7 @@ def _slow(table: Table, name: str, peer: Peer, quick: bool) -> None:
     for at_once, sleep_s in ((50, 0.2),) if quick else ((500, 0.2), (500, 1), (2000, 2)):
         if peer.most and at_once > peer.most:
             continue
-        rounds = 5 if sleep_s < 1 else 3
+        rounds = 5 if sleep_s < 1 else 2
         found = run(peer, Load(rounds * at_once, at_once, sleep_s))
         label = f"{at_once} × {sleep_s:g} s"
         table.add(name, f"{label}, % of ideal", 100 * rounds * sleep_s / found["wall_s"])

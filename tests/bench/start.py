@@ -64,7 +64,7 @@ def _page_s(url: str) -> float:
     from tests.browser.conftest import launch
 
     with sync_playwright() as playwright:
-        browser = launch(playwright)
+        browser = launch(playwright.chromium)
         page = browser.new_page()
         page.goto("about:blank")
         began = time.perf_counter()

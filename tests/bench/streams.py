@@ -17,13 +17,15 @@ from pydantic import SecretStr
 from tasks.settings import Settings
 from tasks.store import NewJob, Run, Store
 from tasks.store.records import Progress
+from tests.bench.nchan import module, nchan
 from tests.bench.parts import Place, place
 from tests.bench.table import OURS, Table, quantile
 from tests.bench.web import OURS_APP, PEERS_APP, Web, web
-from tests.bench.wire import listen, raise_file_limit, request
+from tests.bench.wire import listen, raise_file_limit, repeat, request
 
 CHANNEL: Final = "bench:events"
 BURSTS: Final = 10
+NCHAN: Final = "nchan"
 EVENTS: Final = (b"event: progress", b"event: delta")
 
 Tell = Callable[[int], Awaitable[None]]
@@ -42,6 +44,7 @@ SUBJECTS: Final = {
     OURS: Subject(OURS_APP),
     "bare ASGI app (the floor)": Subject(PEERS_APP, "/floor"),
     "sse-starlette, a subscription each": Subject(PEERS_APP, "/recipe", most=5_000),
+    "nginx with nchan (C)": Subject(NCHAN, "/watch"),
 }
 
 
@@ -60,7 +63,7 @@ def bench(runs: int, quick: bool) -> list[Table]:
     for _ in range(runs):
         for count, crowd in crowds.items():
             for name, subject in SUBJECTS.items():
-                if count <= subject.most:
+                if count <= subject.most and (subject.app != NCHAN or module()):
                     _watched(crowd, name, subject, count)
         for stuck in (0, 1):
             _with_slow_reader(slow, stuck, 30 if quick else 300)
@@ -96,16 +99,17 @@ class Ear:
 
 
 def _watched(table: Table, name: str, subject: Subject, count: int) -> None:
-    with place() as here, web(here, subject.app) as server:
-        uvloop.run(_measure(table, name, here, server, subject, count))
+    with place() as here:
+        serve = nchan(here) if subject.app == NCHAN else web(here, subject.app)
+        with serve as server:
+            uvloop.run(_measure(table, name, here, server, subject, count))
 
 
 async def _measure(
     table: Table, name: str, here: Place, server: Web, subject: Subject, count: int
 ) -> None:
     ear = Ear()
-    async with _teller(here) as (job_path, tell_job, tell_channel):
-        path, tell = (subject.path, tell_channel) if subject.path else (job_path, tell_job)
+    async with _teller(here, server.port, subject) as (path, tell):
         message = request("GET", path, server.port)
         (await listen(server.port, message, 1, ear.hear))[0].close()
         before_kib, began_s = server.memory_kib, time.perf_counter()
@@ -129,21 +133,25 @@ async def _measure(
 
 
 @asynccontextmanager
-async def _teller(here: Place) -> AsyncIterator[tuple[str, Tell, Tell]]:
-    """The stream of a running job, and how to send an event to it or to the peers' channel."""
+async def _teller(here: Place, port: int, subject: Subject) -> AsyncIterator[tuple[str, Tell]]:
+    """The path of a stream, and how to send an event to all that watch it."""
     store = Store.connect(Settings(REDIS_URL=SecretStr(here.url)))
     run = await _running(store)
 
-    async def tell_job(number: int) -> None:
-        await store.tell_progress(run, Progress(number, 100, f"page {number} of 100"))
-
-    async def tell_channel(number: int) -> None:
-        progress = {"done": number, "total": 100, "note": f"page {number} of 100"}
+    async def tell(number: int) -> None:
+        note = f"page {number} of 100"
+        if subject.path is None:
+            await store.tell_progress(run, Progress(number, 100, note))
+            return
+        progress = {"done": number, "total": 100, "note": note}
         event = orjson.dumps({"job_id": run.job_id, "progress": progress})
-        await store.redis.publish(CHANNEL, event)
+        if subject.app == NCHAN:
+            await repeat(port, request("POST", "/tell", port, b"event: progress " + event), 1)
+        else:
+            await store.redis.publish(CHANNEL, event)
 
     try:
-        yield f"/jobs/{run.job_id}/stream", tell_job, tell_channel
+        yield subject.path or f"/jobs/{run.job_id}/stream", tell
     finally:
         await store.aclose()
 

@@ -48,11 +48,12 @@ def web(here: Place, app: str) -> Iterator[Web]:
     )
     words = [sys.executable, "-m", "uvicorn", app, *options, *quiet]
     with running(*words, env=environment, cwd=here.folder) as process:
-        until(lambda: _listens(port) or process.poll() is not None, f"{app} listens")
+        until(lambda: listens(port) or process.poll() is not None, f"{app} listens")
         yield Web(port, process.pid)
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether somebody takes connections there."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1).close()
     except OSError:

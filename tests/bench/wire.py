@@ -23,6 +23,8 @@ def request(method: str, path: str, port: int, body: bytes = b"") -> bytes:
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1:{port}\r\n"
     if body:
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
+    else:
+        head += "Accept: text/event-stream\r\n"
     return f"{head}\r\n".encode() + body
 
 
