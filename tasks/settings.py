@@ -118,8 +118,9 @@ def name_of_target(url: SecretStr) -> str:
     return hashlib.sha256(url.get_secret_value().encode()).hexdigest()[:16]
 
 
-Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-SecondsOrNone = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+# A thousand million seconds are 32 years: as good as for ever, and Redis can still count to it.
+Seconds = Annotated[float, Field(ge=0.001, le=1e9, allow_inf_nan=False)]
+SecondsOrNone = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
 Words = Annotated[tuple[str, ...], NoDecode, BeforeValidator(_words)]
 Secrets = Annotated[tuple[SecretStr, ...], NoDecode, BeforeValidator(_words)]

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import httpx
 import pytest
 
-from tasks.errors import QuotaExceeded, RunLost, WrongStatus
+from tasks.errors import JobNotFound, QuotaExceeded, RunLost, WrongStatus
 from tasks.keys import name
 from tasks.lifecycle import FAIL, FINISH, RETRY
 from tasks.settings import Settings
@@ -412,3 +413,25 @@ async def test_everything_of_a_job_goes_together(settings: Settings) -> None:
 
                 await until(gone, "nothing of it is left", 10)
             assert (await job(store, waits))["status"] == "queued"
+
+
+@pytest.mark.parametrize("keep_s", [0.001, 1e9])
+async def test_the_shortest_and_the_longest_keep_end_no_worker(
+    settings: Settings, keep_s: float
+) -> None:
+    """Case C13: what may be set can be stored, also as an expiry."""
+    own = settings.model_copy(update={"keep_s": keep_s, "ai_model": "m"})
+    with Endpoint(reply(400, b"{}"), answered("x")) as endpoint:
+        async with store_at(own) as store, crew(own, endpoint.url) as (worker,):
+
+            async def over(job_id: str) -> bool:
+                try:
+                    return (await store.read(job_id)).final
+                except JobNotFound:
+                    return True
+
+            for count in (1, 2):
+                job_id = (await store.submit(a_job("chat", f"{count}"))).job.job_id
+                await until(partial(over, job_id), "it ends")
+                assert len(endpoint.requests) == count
+            assert worker.allow_pick_jobs
