@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -93,6 +94,26 @@ def test_a_busy_port_is_named(house: Command, tmp_path: Path) -> None:
         assert refused.returncode == 2
         assert refused.stdout == ""
         assert f"port {port} is in use" in refused.stderr
+
+
+def test_a_restart_takes_the_port_over_from_fifty_streams(tmp_path: Path) -> None:
+    """Case F11: the port is named for as long as it is held, and free as soon as it is not."""
+    with ExitStack() as stack:
+        old = stack.enter_context(Command("serve", "--port", "0", data_dir=tmp_path))
+        url = old.url()
+        port = url.rpartition(":")[2]
+        http = stack.enter_context(httpx.Client(base_url=url, limits=httpx.Limits()))
+        streams = [stack.enter_context(http.stream("GET", "/jobs/stream")) for _ in range(50)]
+        refused = run("serve", "--port", port, data_dir=tmp_path)
+        assert (refused.returncode, refused.stdout) == (2, "")
+        assert f"port {port} is in use" in refused.stderr
+        old.signal(signal.SIGTERM)
+        for stream in streams:
+            assert b"retry: 2000" in stream.read()
+        assert old.ends(within_s=5) in (0, -signal.SIGTERM)
+        new = stack.enter_context(Command("serve", "--port", port, data_dir=tmp_path))
+        assert new.url() == url
+        assert httpx.get(f"{url}/healthz").status_code == 200
 
 
 def test_a_server_and_a_worker_beside_it_join(house: Command) -> None:
