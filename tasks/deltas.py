@@ -87,4 +87,5 @@ class Deltas:
                     return  # nobody listens; but the call goes on, for its answer is paid
                 self._sent += len(text)
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), SLICE_S)
+                async with asyncio.timeout(SLICE_S):
+                    await self._ended.wait()
