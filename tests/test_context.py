@@ -12,7 +12,21 @@ import pytest
 from tasks.errors import TransientError
 from tasks.kinds import Kind, load_kinds
 from tasks.settings import Settings
-from tests.endpoint import DONE, FIN, HJ, HOLD, HS, RST, C, Endpoint, Pause, Script, answered, usage
+from tests.endpoint import (
+    DONE,
+    FIN,
+    HJ,
+    HOLD,
+    HS,
+    RST,
+    C,
+    Endpoint,
+    Pause,
+    Request,
+    Script,
+    answered,
+    usage,
+)
 from tests.rig import Clock, Rig, a_kind, rigged
 from tests.serving import until
 
@@ -88,6 +102,27 @@ async def test_waiting_for_the_model_is_told_apart(settings: Settings) -> None:
         "waiting for the model", "the model answers",
     ]  # fmt: skip
     assert {progress["total"] for progress in told[:2]} == {None}, "no bar stands at 0 %"
+
+
+async def test_an_option_that_is_refused_is_a_line_of_its_own_and_asked_once(
+    settings: Settings,
+) -> None:
+    """Case A25: two requests are two lines, in one attempt; the next job's request is one."""
+
+    def play(request: Request) -> Script:
+        unknown = {"error": {"message": "unknown field: stream_options"}}
+        return HJ(unknown, status=400) if "stream_options" in request.json else answered("Fine.")
+
+    with Endpoint(play) as endpoint:
+        async with rigged(settings, load_kinds(), model_url=endpoint.url) as rig:
+            jobs = [await rig.submit("chat", "One."), await rig.submit("chat", "Two.")]
+            await rig.run_due()
+            ledgers = [await rig.store.ledger(job_id) for job_id in jobs]
+            attempts = [(await rig.read(job_id))["attempts"] for job_id in jobs]
+    outcomes = [[line["outcome"] for line in ledger] for ledger in ledgers]
+    assert outcomes == [["rejected", "paid"], ["paid"]]
+    assert attempts == [1, 1]
+    assert len(endpoint.requests) == 3
 
 
 async def test_a_known_refusal_is_asked_again_under_another_key(settings: Settings) -> None:
