@@ -196,6 +196,17 @@ async def test_the_page_holds_a_session(settings: Settings) -> None:
         assert "secure" in secure.headers["set-cookie"].lower()
 
 
+async def test_only_a_trusted_proxy_says_how_it_was_reached(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORWARDED_ALLOW_IPS", "192.0.2.1")
+    async with guarded(settings) as client:
+        opened = await client.post(
+            "/session", json={"key": "a-key"}, headers={"X-Forwarded-Proto": "https"}
+        )
+        assert "secure" not in opened.headers["set-cookie"].lower()
+
+
 def test_a_session_is_signed_and_ends() -> None:
     keyring, now = Keyring([("alice", "a-key"), ("bob", "b-key")]), int(time.time())
     token = session_token(keyring, "alice", now + 60)
