@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from server.bodies import media_type_of, parse_object, read_body
 from server.parts import Parts, caller_of, job_of, parts_of
-from server.routes import job_response, json_response, kind_of
+from server.routes import job_response, json_response, kind_of, log_decision
 from server.schemas import ListQuery, Revival
 from tasks.errors import (
     Fault,
@@ -23,7 +23,6 @@ from tasks.errors import (
 )
 from tasks.kinds import Kind
 from tasks.lifecycle import REVIVE, Status
-from tasks.logs import log_job
 from tasks.rehearsal import Price, rehearse
 from tasks.store import JobView
 
@@ -41,7 +40,7 @@ async def retry(request: Request) -> Response:
         price = await _price(parts, job, input)
         return json_response({"job_id": job.job_id, **asdict(price)})
     revived = await parts.store.revive(job.job_id, quota=parts.settings.quota, input=input)
-    log_job(revived, revived.status, reason="retried by a person")
+    await log_decision(parts.store, revived, reason="retried by a person")
     return job_response(revived, 202)
 
 
@@ -125,5 +124,6 @@ async def _revived(parts: Parts, job: JobView) -> bool:
         revived = await parts.store.revive(job.job_id, quota=parts.settings.quota)
     except (QuotaExceeded, JobNotFound, WrongStatus):
         return False
-    log_job(revived, revived.status, reason="retried by a person, with all of its kind")
+    reason = "retried by a person, with all of its kind"
+    await log_decision(parts.store, revived, reason=reason)
     return True

@@ -33,12 +33,13 @@ from tasks.errors import (
     Fault,
     InvalidInput,
     QuotaExceeded,
+    RecordDamaged,
     SlowcallError,
     StoreUnavailable,
 )
 from tasks.kinds import Kind, UploadedFile
 from tasks.logs import log_job
-from tasks.store import JobView, NewJob
+from tasks.store import JobView, NewJob, Store
 from tasks.store.fragments import iso
 from tasks.telemetry import submit_span, tell_job
 
@@ -248,9 +249,17 @@ def _ledger_line(job_id: str, line: dict[str, Any]) -> dict[str, Any]:
 async def cancel(request: Request) -> Response:
     """`POST /jobs/{job_id}/cancel`."""
     job = await job_of(request)
-    cancelled = await parts_of(request.scope).store.cancel(job.job_id)
-    log_job(cancelled, cancelled.status)
+    store = parts_of(request.scope).store
+    cancelled = await store.cancel(job.job_id)
+    await log_decision(store, cancelled)
     return job_response(cancelled, 200)
+
+
+async def log_decision(store: Store, job: JobView, **about: str | None) -> None:
+    """The line of what a person decided about a job, in the job's own trace."""
+    with suppress(StoreUnavailable, RecordDamaged):
+        about["trace_id"] = await store.trace_id(job.job_id)
+    log_job(job, job.status, **about)
 
 
 async def delete(request: Request) -> Response:

@@ -16,7 +16,7 @@ from tasks.settings import RetryRule, Settings
 from tests.conftest import LabModel
 from tests.crew import crew, ended, store_at
 from tests.rig import a_job
-from tests.serving import Hand, served, submit, until
+from tests.serving import Hand, served, until
 
 Log = Callable[[], list[dict[str, Any]]]
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
@@ -63,7 +63,8 @@ async def test_each_transition_is_one_line_that_says_which_job(
 
 async def test_what_a_person_decides_is_a_line(settings: Settings, log: Log) -> None:
     async with served(settings) as client, store_at(settings) as store:
-        job_id = await submit(client)
+        body, headers = {"input": "x"}, {"traceparent": CALLER}
+        job_id = (await client.post("/jobs", json=body, headers=headers)).json()["job_id"]
         hand = Hand(store)
         await hand.fail(await hand.start(job_id))
         await client.post(f"/jobs/{job_id}/retry")
@@ -73,6 +74,8 @@ async def test_what_a_person_decides_is_a_line(settings: Settings, log: Log) -> 
         ("queued", 0, "retried by a person"),
         ("cancelled", 0, None),
     ]
+    mine = [line for line in log() if line.get("job_id") == job_id]
+    assert {line["trace_id"] for line in mine} == {CALLER[3:35]}
 
 
 async def test_what_happens_while_nobody_runs_a_job_is_a_line(

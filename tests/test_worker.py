@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import socket
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import datetime
+from importlib import metadata
 from time import monotonic
 from typing import Any
 
@@ -294,4 +298,8 @@ async def test_it_says_that_it_lives_and_that_it_left(settings: Settings, store:
             return [worker["kinds"] for worker in await store.workers()] == [["work"]]
 
         await until(one, "the worker is counted")
+        (worker,) = (await store.stats())["workers"]
+        assert (worker["host"], worker["pid"]) == (socket.gethostname(), os.getpid())
+        assert (worker["version"], worker["running"]) == (metadata.version("slowcall"), 0)
+        assert datetime.fromisoformat(worker["since"]).tzinfo is not None
     assert await store.workers() == []

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Final
 
 from tasks.keys import ALL, name
 from tasks.lifecycle import Status
@@ -16,6 +17,9 @@ from tasks.store.outbox import Outbox
 from tasks.store.run_verbs import RunVerbs
 from tasks.store.scripts import Scripts, lua_config
 from tasks.store.worker_verbs import WorkerVerbs
+
+
+_TRACE: Final = re.compile(rb'"traceparent":"[0-9a-f]+-([0-9a-f]+)-')
 
 
 class Store(ClientVerbs, WorkerVerbs, RunVerbs, Outbox, Damage):
@@ -57,6 +61,12 @@ class Store(ClientVerbs, WorkerVerbs, RunVerbs, Outbox, Damage):
     async def live_workers(self) -> int:
         """How many workers live."""
         return len(await self.workers())
+
+    async def trace_id(self, job_id: str) -> str | None:
+        """The trace that began with the job's POST, in hex; None without one."""
+        options = await self.ask(lambda: self.redis.hget(name("job", job_id), "options"))
+        found = _TRACE.search(options or b"")
+        return found[1].decode() if found else None
 
     async def figures(self) -> dict[tuple[str, ...], int]:
         """What the scripts count over all servers and workers, by name and labels."""
