@@ -844,6 +844,25 @@ async def test_no_message_holds_a_secret(echo: str, caplog: pytest.LogCaptureFix
     assert "gehe" not in caplog.text
 
 
+@pytest.mark.parametrize("stream", [True, False])
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("Your key is sk-geheim-0123.", "Your key is ***."),
+        ("It begins with sk-geheim-01", "It begins with sk-geheim-01"),
+    ],
+)
+async def test_an_answer_holds_no_secret_and_its_pieces_are_the_whole(
+    said: str, shown: str, stream: bool
+) -> None:
+    pieces: list[str] = []
+    script = HS(*map(C, said), FIN("stop"), DONE) if stream else HJ(completion(said))
+    with Endpoint(script) as endpoint:
+        key = SecretStr("sk-geheim-0123")
+        answer = await ask(endpoint.url, settings=quick(AI_KEY=key), on_text=pieces.append)
+    assert answer.text == "".join(pieces) == shown
+
+
 @pytest.mark.parametrize("key", ["a b", "schlüssel", "a\nb"])
 def test_a_key_that_no_header_can_hold_stops_the_start(key: str) -> None:
     with pytest.raises(SettingsError, match=r"^AI_KEY: ") as refused:
