@@ -18,7 +18,6 @@ from tasks.store.run_verbs import RunVerbs
 from tasks.store.scripts import Scripts, lua_config
 from tasks.store.worker_verbs import WorkerVerbs
 
-
 _TRACE: Final = re.compile(rb'"traceparent":"[0-9a-f]+-([0-9a-f]+)-')
 
 
