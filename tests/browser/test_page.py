@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
-from typing import Any
+from typing import Any, get_args
 
 from playwright.sync_api import BrowserContext, Page, Route, expect
 
+from tasks.errors import ErrorType
 from tasks.store.records import Progress
 from tests.browser.hand import Hand
 from tests.browser.sight import bar, card, status, text
+from tests.commands import ROOT
 
 BOUGHT = "2 calls bought · 1 under way · 1 unknown · 240 tokens in, 60 out"
 
@@ -177,6 +180,17 @@ def test_a_failed_job_says_why_what_to_do_and_what_a_retry_costs(page: Page, han
     expect(page.locator(".empty")).to_have_text("No failed job waits for a decision.")
     page.click("nav a[href='#jobs']")
     status(page, "queued")
+
+
+def test_each_sort_of_failure_says_what_happened_and_what_to_do(page: Page, hand: Hand) -> None:
+    words = json.loads((ROOT / "static/words/en.json").read_text())
+    for sort in get_args(ErrorType):
+        hand.submit(f"a {sort} one")
+        hand.fail(hand.start(), "the model's own words", sort)
+        expect(card(page).get_by_role("heading")).to_have_text(f"a {sort} one")
+        expect(card(page).locator(".error p")).to_have_text(
+            [words["error"][sort], words["todo"][sort], "the model's own words (status 400)"]
+        )
 
 
 def test_a_job_is_cancelled_and_discarded(page: Page, hand: Hand) -> None:
