@@ -175,7 +175,6 @@ class CallFailed(JobError):
     output_tokens: int = 0
     request_id: str | None = None
 
-
     @property
     def about_content(self) -> bool:
         """Whether this very content will never be answered, while other content may be."""
