@@ -19,6 +19,7 @@ from tasks.errors import CallFailed
 from tasks.model import Answer, ModelClient
 from tasks.settings import Settings
 from tests.conftest import LabModel
+from tests.real.jobs import run_jobs
 from tests.real.servers import environment, running
 from tests.test_model_reach import free_port
 
@@ -82,3 +83,12 @@ async def test_a_gateway(client: ModelClient, lab: LabModel) -> None:
             await ask(client, json.dumps(fault))
         found = (failed.value.outcome, failed.value.type, failed.value.retry_after_s)
         assert found == (outcome, type, wait_s), f"{fault}: {failed.value}"
+
+
+async def test_jobs_through_a_gateway(settings: Settings, gateway: str, lab: LabModel) -> None:
+    keyed = settings.model_copy(update={"ai_key": SecretStr(KEY)})
+    pages = {"pages": ["one two three", "four five six", "seven eight nine"]}
+    chat, summary = await run_jobs(keyed, gateway, ("chat", PROMPT, 1), ("summarize", pages, 4))
+    assert chat["result"]["text"] == "HELLO BIG WORLD"
+    assert summary["progress"]["done"] == 3
+    assert lab.ledger()["sold"] == 5

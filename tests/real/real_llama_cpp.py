@@ -17,6 +17,7 @@ import pytest
 from tasks.errors import CallFailed
 from tasks.model import Answer, ModelClient
 from tasks.settings import Settings
+from tests.real.jobs import run_jobs
 from tests.real.servers import environment, running
 from tests.real.tiny_model import write_tiny_model
 from tests.test_model_reach import free_port
@@ -71,3 +72,11 @@ async def test_llama_cpp(client: ModelClient) -> None:
     with pytest.raises(asyncio.CancelledError):
         await call
     assert (await ask(client)).text == whole.text
+
+
+async def test_jobs_with_llama_cpp(settings: Settings, server: str) -> None:
+    whole = {**PROMPT, "stream": False}
+    jobs = await run_jobs(settings, server, ("chat", PROMPT, 1), ("chat", whole, 1))
+    texts = {job["result"]["text"] for job in jobs}
+    assert len(texts) == 1, "the same prompt, streamed and not"
+    assert {job["result"]["finish_reason"] for job in jobs} == {"length"}
