@@ -128,6 +128,7 @@ class Alerter:
     def __init__(self, settings: Settings, store: Store) -> None:
         self._store = store
         self._channels = Channels(settings)
+        self._under_way: set[asyncio.Task[None]] = set()
 
     async def keep_delivering(self) -> None:
         """Deliver what is due, for ever."""
@@ -139,13 +140,25 @@ class Alerter:
         """Deliver the alerts that are due. Raises StoreUnavailable."""
         await asyncio.gather(*map(self._tell_due, self._channels))
 
+    async def close(self, within_s: float) -> None:
+        """Let end what is under way: who is in the middle of taking it would be told again."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                await asyncio.gather(*self._under_way)
+
     async def _keep_telling(self, target: str) -> None:
         while True:
-            try:
-                await self._tell_due(target)
-            except StoreUnavailable as error:
-                log.debug("alerts wait for the store: %s", error)
+            look = asyncio.create_task(self._look(target))
+            self._under_way.add(look)
+            look.add_done_callback(self._under_way.discard)
+            await asyncio.shield(look)
             await asyncio.sleep(_LOOK_S)
+
+    async def _look(self, target: str) -> None:
+        try:
+            await self._tell_due(target)
+        except StoreUnavailable as error:
+            log.debug("alerts wait for the store: %s", error)
 
     async def _tell_due(self, target: str) -> None:
         topic = topic_of(target)

@@ -95,7 +95,7 @@ async def build_worker(
         burst=burst,
     )
     stack.push_async_callback(_say_goodbye, prompt, worker_id)
-    couriers = _couriers(settings, prompt)
+    couriers = _couriers(settings, prompt, stack)
     for routine in (
         leases.keep(),
         _sweep(prompt, settings.lease_s),
@@ -111,11 +111,16 @@ async def build_worker(
     return worker
 
 
-def _couriers(settings: Settings, store: Store) -> list[Alerter | Webhooks]:
+def _couriers(settings: Settings, store: Store, stack: AsyncExitStack) -> list[Alerter | Webhooks]:
     """Who brings letters out of the house, as far as there is somebody to bring them to."""
-    alerter = [Alerter(settings, store)] if settings.alert_urls else []
-    webhooks = [Webhooks(settings, store)] if settings.webhook_secret else []
-    return [*alerter, *webhooks]
+    couriers: list[Alerter | Webhooks] = []
+    if settings.alert_urls:
+        alerter = Alerter(settings, store)
+        stack.push_async_callback(alerter.close, LAST_WORDS_S)
+        couriers.append(alerter)
+    if settings.webhook_secret:
+        couriers.append(Webhooks(settings, store))
+    return couriers
 
 
 async def _hear(store: Store, worker: Worker, leases: Leases) -> None:

@@ -8,6 +8,7 @@ import socketserver
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from time import monotonic
@@ -22,9 +23,8 @@ from tasks.lifecycle import DEFER, FAIL, RETRY
 from tasks.settings import Settings, name_of_target
 from tasks.store import Store
 from tests.commands import run
-from tests.conftest import LabModel
 from tests.crew import crew, ended, store_at
-from tests.endpoint import HJ, Endpoint, Pause, reply
+from tests.endpoint import HJ, HOLD, Endpoint, Pause, reply
 from tests.rig import Clock, a_job, a_kind, rigged
 from tests.serving import until
 from tests.test_limits import LEASE_S, Ward, expired, lost_with_its_worker
@@ -257,33 +257,44 @@ async def test_a_dead_target_is_tried_again_and_a_living_one_is_not_told_twice(
     assert (len(alive.told), len(dead.told)) == (1, 2)
 
 
-async def test_a_slow_target_delays_nothing_and_is_told_once(
-    settings: Settings, lab: LabModel
-) -> None:
+DOWN: Final = HJ({"error": {"message": "down"}}, status=500)
+
+
+async def test_a_slow_target_delays_nothing_and_is_told_once(settings: Settings) -> None:
     with (
-        Endpoint([Pause(4.5), *reply(200)]) as slow,
+        Endpoint([Pause(4.5), *reply(200)], reply(200)) as slow,
         listening_target() as quick,
-        Endpoint(HJ({"error": {"message": "no"}}, status=400)) as model,
+        Endpoint(DOWN) as model,
     ):
-        own = alerting(settings, f"json://127.0.0.1:{slow.port}", quick.url)
-        own = own.model_copy(update={"ai_model": "m"})
+        own = alerting(settings, f"json://127.0.0.1:{slow.port}", quick.url, ai_model="m")
+        async with store_at(own) as store, crew(own, model.url):
+            for count in (1, 2):
+                new = a_job("chat", f"{count}", max_attempts=1)
+                await ended(store, [(await store.submit(new)).job.job_id], 2)
+                await until(_told(quick.told, count), f"the quick one hears of no. {count}", 3)
+            assert len(slow.requests) == 1, "and the slow one thinks"
+            await until(partial(_nothing_is_owed, store), "the slow one took both", 12)
+    assert (len(quick.told), len(slow.requests)) == (2, 2)
+
+
+async def test_a_target_that_never_answers_keeps_no_worker(settings: Settings) -> None:
+    with Endpoint([HOLD]) as silent, Endpoint(DOWN) as model:
+        own = alerting(settings, f"json://127.0.0.1:{silent.port}", ai_model="m")
         async with store_at(own) as store:
             async with crew(own, model.url):
-                for count in (1, 2):
-                    job_id = (await store.submit(a_job("chat", f"{count}"))).job.job_id
-                    await ended(store, [job_id], 2)
-                    await until(_told(quick.told, count), f"the quick one hears of no. {count}", 3)
-                assert len(slow.requests) == 1, "and the slow one thinks"
+                await store.submit(a_job("chat", max_attempts=1))
+
+                async def asked() -> bool:
+                    return bool(silent.requests)
+
+                await until(asked, "it is told")
                 left_at = monotonic()
-            assert monotonic() - left_at < 2, "the worker left without waiting for it"
-            async with crew(own, model.url):
-                outbox = f"slowcall:outbox:{topic_of(name_of_target(own.alert_urls[0]))}"
+            assert monotonic() - left_at < 4, "the worker gave it no more than its last words"
+            assert not await _nothing_is_owed(store), "another worker tries again"
 
-                async def one_is_left() -> bool:
-                    return len(await store.redis.zrange(outbox, 0, -1)) < 2
 
-                await until(one_is_left, "the slow one took the second", 12)
-    assert len(quick.told) == 2
+async def _nothing_is_owed(store: Store) -> bool:
+    return not await store.redis.keys("slowcall:letters:alert:*")
 
 
 def _told(told: list[Any], count: int) -> Callable[[], Awaitable[bool]]:
@@ -291,6 +302,42 @@ def _told(told: list[Any], count: int) -> Callable[[], Awaitable[bool]]:
         return len(told) >= count
 
     return condition
+
+
+async def test_a_storm_over_a_restart_is_told_in_few_alerts_and_loses_none(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Case C25: the model is down, one of the targets too at first."""
+    monkeypatch.setattr("tasks.alerts._WAITS_S", (0.3,))
+    jobs = 60
+    with (
+        listening_target() as alive,
+        listening_target() as dead,
+        Endpoint(DOWN) as model,
+    ):
+        dead.status = 500
+        own = alerting(settings, alive.url, dead.url, alert_window_s=0.5, ai_model="m")
+        async with store_at(own) as store:
+            posted = [
+                (await store.submit(a_job("chat", f"{n}", user_id=f"{n}", max_attempts=2))).job
+                for n in range(jobs)
+            ]
+            async with crew(own, model.url, workers=2):
+                await until(_told(alive.told, 1), "the first alert")
+            dead.told.clear()
+            dead.status = 200
+            async with crew(own, model.url):
+                await ended(store, [job.job_id for job in posted])
+                await until(partial(_nothing_is_owed, store), "all alerts are delivered", 20)
+    for target in (alive, dead):
+        assert sum(map(_count, target.told)) == jobs
+        assert len(target.told) < jobs / 4
+
+
+def _count(told: dict[str, Any]) -> int:
+    """How many jobs an alert tells of."""
+    number = told["title"].split()[1]
+    return 1 if number == "a" else int(number)
 
 
 async def test_another_worker_tells_what_a_dead_one_had_taken(settings: Settings) -> None:

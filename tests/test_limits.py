@@ -152,6 +152,19 @@ async def test_a_place_whose_job_is_gone_heals(settings: Settings) -> None:
         await ward.assert_room(QUOTA)
 
 
+@pytest.mark.writes_by_hand
+async def test_a_set_that_is_gone_never_counts_below_nothing(settings: Settings) -> None:
+    """Case D7."""
+    clock = Clock()
+    async with store_at(settings, clock) as store:
+        ward = Ward(store, clock)
+        runs = [await ward.start(await ward.post()) for _ in range(QUOTA)]
+        await store.redis.delete(name("inflight", "local"))
+        for run in runs:
+            await store.conclude(run, FINISH, result=RESULT)
+        await ward.assert_room(QUOTA)
+
+
 async def test_a_hundred_at_once_over_two_servers(settings: Settings) -> None:
     own = settings.model_copy(update={"quota": 10})
     async with served(own) as one, served(own) as two:
