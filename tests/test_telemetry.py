@@ -153,22 +153,30 @@ async def test_the_figures_are_those_of_two_servers_and_two_workers(
     free = settings.model_copy(update={"quota": 0})
     async with served(free) as one, served(free) as two, AsyncExitStack() as stack:
         store = await stack.enter_async_context(store_of(free))
+        # A worker that dies: it claims, starts and is not heard of again.
+        lost = await submit(one, "well")
+        claimed, _ = await store.claim("dies", ["chat"], 1, 0.01)
+        assert await store.start(claimed[0], "dies")
         await working(stack, free, lab)
         await working(stack, free, lab)
         inputs = ["well"] * 10 + ["stumble"] + ["never"]
         jobs = [await submit((one, two)[number % 2], text) for number, text in enumerate(inputs)]
-        for job_id in jobs:
+        for job_id in (lost, *jobs):
             await ended(store, job_id)
         shown = [(await client.get("/metrics")).text for client in (one, two)]
     for text in shown:
         found = read_metrics(text)
-        assert found["slowcall_transitions_total", "chat", "", "done"] == 11
+        assert found["slowcall_transitions_total", "chat", "", "done"] == 12
         assert found["slowcall_transitions_total", "chat", "", "failed"] == 1
         assert found["slowcall_transitions_total", "chat", "transient", "retrying"] == 1
-        assert found["slowcall_calls_total", "lab", "paid"] == 11
+        assert found["slowcall_transitions_total", "chat", "lost", "retrying"] == 1
+        assert found["slowcall_calls_total", "lab", "paid"] == 12
         assert found["slowcall_calls_total", "lab", "rejected"] == 2
-        assert found["slowcall_pickup_seconds_count", "chat"] == 12
-        assert found["slowcall_call_seconds_count", "lab"] == 13
+        assert found["slowcall_pickup_seconds_count", "chat"] == 13
+        assert found["slowcall_call_seconds_count", "lab"] == 14
+        assert found["slowcall_first_byte_seconds_count", "lab"] == 12
+        assert found["slowcall_tokens_total", "output", "lab"] > 0
+        assert found["slowcall_running",] == found["slowcall_oldest_wait_seconds",] == 0
         assert found["slowcall_live_workers",] == 2
         assert found["slowcall_queue_depth",] == 0
 
