@@ -13,6 +13,7 @@ from tests.chaos.kinds import RAISED
 from tests.conftest import wait_until
 from tests.endpoint import (
     DONE,
+    FIN,
     HJ,
     HOLD,
     HS,
@@ -215,11 +216,17 @@ def test_whatever_a_kind_raises_ends_its_job(calm: tuple[Customer, Model], error
 
 
 def test_a_large_answer_is_no_death(calm: tuple[Customer, Model]) -> None:
-    """Case C23: the lease is renewed beside it."""
+    """Case C23: the leases are renewed beside it, its own and those of nine that stream."""
     customer, model = calm
-    model.teach("large", HJ(completion("word " * 800_000)))
+    model.teach("large", HJ(completion("word " * 4_000_000)))
+    words: list[Step] = [Pause(0.2), C("a word ")]
+    model.teach("slow", HS(*words * 15, FIN(), DONE))
+    streaming = [customer.submit(order("slow")) for _ in range(9)]
     job = customer.await_end(customer.submit(order("large")))
-    assert (job["status"], job["attempts"], len(job["result"]["text"])) == ("done", 1, 4_000_000)
+    assert (job["status"], job["attempts"], len(job["result"]["text"])) == ("done", 1, 20_000_000)
+    for job_id in streaming:
+        other = customer.await_end(job_id)
+        assert (other["status"], other["attempts"]) == ("done", 1), other["error"]
 
 
 ENDS: Final[dict[str, tuple[Script, dict[str, Any]]]] = {
