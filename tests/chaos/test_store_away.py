@@ -150,6 +150,29 @@ def _wait_for(at: float) -> None:
     wait_until(lambda: time.monotonic() > at, "the next time")
 
 
+def test_a_store_that_evicts_answers_clearly(build: Build) -> None:
+    """Case C18: the start warns of it. What it dropped is gone, what is left is told, nothing
+    breaks."""
+    house = build(SLOWCALL_LAB_DELAY_S="0")
+    house.add_lab()
+    customer = house.open(workers=0)
+    with _client(house) as client:
+        client.config_set("maxmemory-policy", "allkeys-lru")
+        client.config_set("maxmemory", str(client.info("memory")["used_memory"] + 4_000_000))
+        jobs = [customer.post(f"{n} " + "x" * 50_000, user_id=f"{n % 7}") for n in range(200)]
+        house.add_worker()
+        assert client.info("stats")["evicted_keys"] > 0
+        for what in ("", "/ledger"):
+            paths = [f"/jobs/{job_id}{what}" for job_id in jobs]
+            answers = {customer.http.get(path).status_code for path in paths}
+            assert answers == {200, 404}
+        for path in ("/jobs", "/stats", "/metrics"):
+            assert customer.http.get(path).status_code == 200, path
+        client.config_set("maxmemory", "0")
+    assert customer.await_end(customer.post("later", user_id="new"))["status"] == "done"
+    assert house.workers[0].alive
+
+
 def _post_now(customer: Customer) -> httpx.Response:
     """A refusal does not say that nothing was stored: a hanging store may still take it. The key
     makes it one job."""
