@@ -159,6 +159,8 @@ class Alerter:
             await self._tell_due(target)
         except StoreUnavailable as error:
             log.debug("alerts wait for the store: %s", error)
+        except Exception:  # the worker has better things to do than to end by it
+            log.exception("alerts cannot be told; they are tried again")
 
     async def _tell_due(self, target: str) -> None:
         topic = topic_of(target)

@@ -354,6 +354,24 @@ async def test_another_worker_tells_what_a_dead_one_had_taken(settings: Settings
     assert [job_id in told["message"] for told in target.told] == [True]
 
 
+@pytest.mark.writes_by_hand
+async def test_a_letter_that_is_not_ours_ends_no_worker(
+    settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
+    own = alerting(settings, "json://127.0.0.1:9", ai_model="m")
+    topic = topic_of(name_of_target(own.alert_urls[0]))
+    with Endpoint(DOWN) as model:
+        async with store_at(own) as store, crew(own, model.url) as (worker,):
+            await store.redis.hset(f"slowcall:letters:{topic}", "x:1", '{"a": 1}')  # type: ignore[misc]
+            await store.redis.zadd(f"slowcall:outbox:{topic}", {"x:1": 0})
+
+            async def noticed() -> bool:
+                return "alerts cannot be told" in caplog.text
+
+            await until(noticed, "it is noticed")
+            assert worker.allow_pick_jobs
+
+
 async def test_two_deliverers_share_the_letters_and_double_none(settings: Settings) -> None:
     with listening_target() as target:
         async with desk(settings, target.url) as office:
