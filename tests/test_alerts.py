@@ -56,7 +56,7 @@ def listening_target() -> Iterator[Target]:
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         target.url = f"json://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
         thread.start()
         yield target
         server.shutdown()
@@ -82,7 +82,7 @@ def listening_mailbox() -> Iterator[tuple[str, list[str]]]:
                     return
 
     with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Session) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         port = server.server_address[1]
         yield f"mailto://127.0.0.1:{port}?from=slowcall@example.com&to=ops@example.com", mails
         server.shutdown()
