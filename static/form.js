@@ -62,7 +62,7 @@ async function drawKind() {
 	one('.more').hidden = !optional.childElementCount;
 }
 
-// A double click is one action: nothing else is sent meanwhile, and the form is empty afterwards.
+// A double click is one action: nothing else is sent meanwhile. What is new in the form by then stays.
 async function submit(sent) {
 	if (sending) return;
 	sending = true;
@@ -70,12 +70,14 @@ async function submit(sent) {
 		write(one('#fault'), '');
 		await ready;
 		const files = [...fileField.files];
+		const text = input.value;
 		const key = draft().key ?? keep();
 		for (const [place, body] of (files.length ? files.map(upload) : [written()]).entries()) {
 			sent(await ask('jobs', 'POST', body, { 'Idempotency-Key': `${key}.${place}` }));
 		}
 		const kind = kindField.value;
-		form.reset();
+		const same = [...fileField.files].every((file, place) => file === files[place]);
+		if (same && input.value === text) form.reset();
 		kindField.value = kind;
 		delete sessionStorage.draft;
 		showKind();

@@ -95,6 +95,28 @@ def test_a_document_is_chosen_or_pasted(page: Page, hand: Hand) -> None:
     expect(page.locator("#files")).to_have_text("three.txt")
 
 
+def test_what_is_written_while_a_job_is_sent_stays(page: Page, hand: Hand) -> None:
+    held: list[Callable[[], None]] = []
+    page.route("**/jobs", lambda route: held.append(route.continue_))
+
+    def send(text: str) -> None:
+        page.fill("textarea[name=input]", text)
+        before = len(held)
+        page.click("button[type=submit]")
+        while len(held) == before:
+            page.wait_for_timeout(10)
+
+    send("the first")
+    page.fill("textarea[name=input]", "the second")
+    held[0]()
+    status(page, "queued")
+    expect(page.locator("textarea[name=input]")).to_have_value("the second")
+    send("the second")
+    held[1]()
+    expect(page.locator("textarea[name=input]")).to_have_value("")
+    assert [hand.start().input for _ in held] == ["the first", "the second"]
+
+
 def test_an_empty_form_and_a_refusal_are_told(page: Page, hand: Hand) -> None:
     page.click("button[type=submit]")
     expect(page.locator("#fault")).to_have_text("Write something, or choose a document.")
