@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,7 +40,7 @@ def await_that(condition: Callable[[], object], what: str, within_s: float = REA
         time.sleep(_POLL_S)
 
 
-class Child:
+class Child(ABC):
     """A process that a proof may do anything to. `log` is the file with its standard error."""
 
     def __init__(self, name: str, log: Path) -> None:
@@ -47,9 +48,9 @@ class Child:
         self.log = log
         self.process: subprocess.Popen[bytes] | None = None
 
+    @abstractmethod
     def start(self) -> None:
         """Begin it (anew)."""
-        raise NotImplementedError
 
     @property
     def pid(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any, Final, Protocol
@@ -225,7 +226,7 @@ class EventResponse(Response):
     media_type = "text/event-stream"
 
 
-class _StreamEndpoint:
+class _StreamEndpoint(ABC):
     """An ASGI app: no request function in between, and the stream in the request's own task."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -237,9 +238,9 @@ class _StreamEndpoint:
             app = _Follow(channel, tail) if tail else Response(status_code=204)
         await app(scope, receive, send)
 
+    @abstractmethod
     async def open(self, request: HTTPConnection) -> tuple[str, Tail | None]:
         """The channel and the tail to follow; no tail where nothing will ever come."""
-        raise NotImplementedError
 
 
 class _Follow:

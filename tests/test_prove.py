@@ -119,8 +119,9 @@ def test_a_repeat_needs_a_call_that_was_broken_off() -> None:
 
 
 @pytest.mark.timeout(120)
+@pytest.mark.long
 def test_the_command(tmp_path: Any) -> None:
-    """The shortest proof: its table, its last word, its exit code."""
+    """The shortest proof: its table, its last word, its exit code. `.ci/run` proves for longer."""
     words = ("prove", "--seconds", "10", "--jobs", "12", "--workers", "2", "--seed", "5")
     with Command(*words, data_dir=tmp_path) as command:
         assert command.ends(within_s=110) == 0, command.text

@@ -23,7 +23,7 @@ ORDERS = 300
 @pytest.mark.parametrize(
     "for_s",
     [
-        pytest.param(15, marks=pytest.mark.timeout(180)),
+        pytest.param(10, marks=pytest.mark.timeout(180)),
         pytest.param(60, marks=[pytest.mark.long, pytest.mark.timeout(300)]),
     ],
 )
