@@ -9,7 +9,7 @@ import re
 import socket
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
@@ -74,19 +74,27 @@ async def _watch(url: str, port: int, calls: int, seconds: int) -> list[float]:
     delays_ms: list[float] = []
     ended = asyncio.Semaphore(0)
 
-    def hear(data: bytes) -> None:
-        now_s = time.time()
-        if b"event: delta" in data:
-            delays_ms.extend(1000 * (now_s - float(sent)) for sent in _TOKEN.findall(data))
-        if b"event: done" in data or b"event: failed" in data:
-            ended.release()
+    def ear() -> Callable[[bytes], None]:
+        heard = b""
+
+        def hear(data: bytes) -> None:
+            nonlocal heard
+            now_s = time.time()
+            *events, heard = (heard + data).split(b"\n\n")
+            for event in events:
+                if b"event: delta" in event:  # the whole text comes again with the end
+                    delays_ms.extend(1000 * (now_s - float(sent)) for sent in _TOKEN.findall(event))
+                elif b"event: done" in event or b"event: failed" in event:
+                    ended.release()
+
+        return hear
 
     submitted = [
         await store.submit(NewJob("chat", "the time", f"user-{number}", 1, 600))
         for number in range(calls)
     ]
     for one in submitted:
-        await listen(port, request("GET", f"/jobs/{one.job.job_id}/stream", port), 1, hear)
+        await listen(port, request("GET", f"/jobs/{one.job.job_id}/stream", port), 1, ear())
     async with asyncio.timeout(60 + 2 * seconds):
         for _ in range(calls):
             await ended.acquire()
