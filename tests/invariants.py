@@ -226,14 +226,13 @@ def quotas(books: Books) -> Iterator[str]:
 
 
 def indexes(books: Books) -> Iterator[str]:
-    """Each job is in the indexes of its user and of all, its status and all, its kind and all."""
+    """Each job is in three indexes of its user and of all: all jobs, its kind, its status."""
     gone = {mark.partition("\n")[0] for mark, _ in books.get("expiry", default=[])} - {*books.jobs}
     expected: dict[str, set[str]] = defaultdict(set)
     for job_id, job in books.jobs.items():
-        for kind in (ALL, job["kind"]):
-            for status in (ALL, job["status"]):
-                for scope in (ALL, user_scope(job["user"])):
-                    expected[f"{kind}:{status}:{scope}"].add(job_id)
+        for kind, status in ((ALL, ALL), (job["kind"], ALL), (ALL, job["status"])):
+            for scope in (ALL, user_scope(job["user"])):
+                expected[f"{kind}:{status}:{scope}"].add(job_id)
     found = books.all("index")
     for key in expected.keys() | found.keys():
         members = {member for member, _ in found.get(key, [])} - gone
@@ -304,7 +303,7 @@ def records(books: Books) -> Iterator[str]:
             ("error", status is Status.FAILED or (status is Status.RETRYING and "")),
             ("retry_at", status is Status.RETRYING),
         ):
-            if expected != "" and (job[field] != "null") != expected:
+            if expected != "" and (job.get(field, "null") != "null") != expected:
                 yield f"{job_id} is {status}, its {field} {job[field]}"
 
 
@@ -314,11 +313,11 @@ def ledgers(books: Books) -> Iterator[str]:
         lines = books.lines(job_id)
         outcomes = Counter(line["outcome"] for line in lines)
         for outcome in OUTCOMES:
-            if int(job[outcome]) != outcomes[outcome]:
-                yield f"{job_id} shows {job[outcome]} {outcome}, its ledger {outcomes[outcome]}"
+            if (shown := int(job.get(outcome, 0))) != outcomes[outcome]:
+                yield f"{job_id} shows {shown} {outcome}, its ledger {outcomes[outcome]}"
         for tokens in ("input_tokens", "output_tokens"):
-            if int(job[tokens]) != sum(line.get(tokens, 0) for line in lines):
-                yield f"{job_id} shows {job[tokens]} {tokens}"
+            if int(job.get(tokens, 0)) != sum(line.get(tokens, 0) for line in lines):
+                yield f"{job_id} shows {job.get(tokens, 0)} {tokens}"
         for line in lines:
             if line["outcome"] == "open" and (
                 "worker" not in job or line["run"] != int(job["run"])

@@ -204,21 +204,21 @@ async def test_a_rule_decides_instead_of_a_person(settings: Settings) -> None:
         job_id = await dead(store, "transient")
         for _ in range(2):
             clock.forward(599)
-            await store.sweep(10)
+            await store.sweep()
             assert (await job(store, job_id))["status"] == "failed"
             clock.forward(1)
-            await store.sweep(10)
+            await store.sweep()
             told = await job(store, job_id)
             assert (told["status"], told["attempts"], told["error"]) == ("queued", 0, None)
             await store.conclude(await start(store), FAIL, problem=("transient", "no", None))
         clock.forward(10_000)
-        await store.sweep(10)
+        await store.sweep()
         assert (await job(store, job_id))["status"] == "failed", "so often, and no more"
 
         await store.revive(job_id)
         await store.conclude(await start(store), FAIL, problem=("transient", "no", None))
         clock.forward(600)
-        await store.sweep(10)
+        await store.sweep()
         assert (await job(store, job_id))["status"] == "queued", "a person began the count anew"
 
 
@@ -237,7 +237,7 @@ async def test_a_rule_leaves_alone_what_is_not_its_own(settings: Settings, decid
         elif decided == "cancelled":
             await store.cancel(job_id)
         clock.forward(60)
-        await store.sweep(10)
+        await store.sweep()
         jobs, _ = await store.list_jobs(user_id=None)
         assert [view.status for view in jobs] == ([] if decided == "discarded" else [expected])
 
@@ -248,11 +248,11 @@ async def test_a_rule_asks_the_quota(settings: Settings) -> None:
         job_id = await dead(store, "lost")
         other = (await store.submit(a_job("chat", user_id="ann"), quota=1)).job.job_id
         clock.forward(60)
-        await store.sweep(10)
+        await store.sweep()
         assert (await job(store, job_id))["status"] == "failed", "the user's quota is full"
         await store.cancel(other)
         clock.forward(60)
-        await store.sweep(10)
+        await store.sweep()
         assert (await job(store, job_id))["status"] == "queued"
 
 

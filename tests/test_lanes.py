@@ -49,7 +49,7 @@ class Floor:
             await self.store.renew("idle", [], LEASE_S, {"lease_s": LEASE_S})
             for worker, run in alive:
                 assert not await self.store.renew(worker, [run], LEASE_S, {"lease_s": LEASE_S})
-        await self.store.sweep(LEASE_S)
+        await self.store.sweep()
 
     async def begin(self, run: Run, model: str = MODEL, step: str = "answer") -> str | NoPlace:
         """Begin a call: its id, or that there is no place."""
@@ -167,7 +167,7 @@ async def test_a_place_that_nobody_comes_for_goes_on(settings: Settings, clock: 
         await floor.end(holder, call)
         assert await floor.due() == [], "the place is kept for the rare kind, which was first"
         clock.forward(6)
-        await store.sweep(LEASE_S)
+        await store.sweep()
         (run,) = await floor.due()
         assert run.job_id == last.job_id, "no worker of the rare kind came, so the next one has it"
         await floor.call(run)
@@ -269,10 +269,10 @@ async def test_waiting_ends(settings: Settings, clock: Clock) -> None:
             waiter, DEFER, wait_s=90, reason="rate_limited", problem=problem, counted=False
         )
         clock.forward(38.9)
-        await store.sweep(LEASE_S)
+        await store.sweep()
         assert (await job(store, waiter.job_id))["status"] == "retrying"
         clock.forward(1.2)
-        await store.sweep(LEASE_S)
+        await store.sweep()
         failed = await job(store, waiter.job_id)
         assert (failed["status"], failed["error"]["type"]) == ("failed", "rate_limited")
         assert "SLOWCALL_MAX_WAIT_S" in failed["error"]["message"]

@@ -89,7 +89,7 @@ class Narrow(Lifecycle):
     @rule()
     def sweep_and_see(self) -> None:
         """After a sweep nobody stands in line before a free place."""
-        self.do(self.store.sweep(LEASE_S))
+        self.do(self.store.sweep())
         lane = self.books.get("lane", MODEL, default=[])
         closed = float(self.books.get("cooldown", default={}).get(MODEL, 0)) > self.clock()
         if self.books.all("lane_line") and not closed:

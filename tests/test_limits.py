@@ -49,7 +49,7 @@ class Ward:
             self.clock.forward(min(seconds, LEASE_S / 3))
             seconds -= LEASE_S / 3
             await self.store.renew("idle", [], LEASE_S, {"lease_s": LEASE_S})
-        await self.store.sweep(LEASE_S)
+        await self.store.sweep()
 
     async def assert_room(self, expected: int) -> None:
         """So many more are taken, and not one more."""

@@ -129,7 +129,7 @@ class TestSubmit:
             await finish(store, run)
         elif end == "expire":
             clock.forward(6)
-            await store.sweep(LEASE_S)
+            await store.sweep()
         else:
             await store.cancel(job_id)
         await submit(store, quota=1)
@@ -452,7 +452,7 @@ class TestEnds:
             return not (await store.list_jobs(user_id=None))[0]
 
         await until(expired, "the job has expired")
-        await store.sweep(LEASE_S)
+        await store.sweep()
         assert await store.redis.exists(name("index", "*", "*", "*")) == 0
         assert await store.redis.exists(name("expiry")) == 0
         await store.aclose()
@@ -476,7 +476,7 @@ class TestEnds:
         await finish(store, await start(store))
         await lapse(store, clock)
         clock.forward(3600)
-        await store.sweep(LEASE_S)
+        await store.sweep()
         assert await claim(store, "two") == []
         assert (await store.read(job_id)).status is Status.DONE
 
