@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import socket
 from typing import Any, Final
 
@@ -13,11 +14,13 @@ from server.words import say
 from tasks.settings import Settings
 
 STOP_S: Final = 4
-"""Open connections are given so long at the end."""
+"""What goes on is given so long at the end; uvicorn calls it an error then."""
+HANG_UP_S: Final = 3
+"""A client that takes nothing is hung up on before that."""
 
 
 class Server(uvicorn.Server):
-    """Says where it serves once it does."""
+    """Says where it serves once it does, and waits for nobody at its end."""
 
     def __init__(self, config: uvicorn.Config, *, ready_line: str) -> None:
         super().__init__(config)
@@ -28,6 +31,16 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started and self._ready_line:
             say(self._ready_line)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop; hang up on those who do not let their answer end."""
+        late = asyncio.get_running_loop().call_later(HANG_UP_S, self._hang_up)
+        await super().shutdown(sockets)
+        late.cancel()
+
+    def _hang_up(self) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
 
 
 def serve(app: Any, settings: Settings, *, door: socket.socket, quiet: bool) -> None:
