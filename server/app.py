@@ -54,7 +54,12 @@ _SHOWN_HEADERS: Final = (
     "RateLimit-Policy",
     "Retry-After",
 )
+_HIDE_TOKENS: Final = HideTokens()
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
+
+_memory: Final = threading.Lock()
+_thresholds: Final[list[tuple[int, int, int]]] = []
+"""What the collector was set to before each app that runs; the first is the process's own."""
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -123,7 +128,7 @@ async def _run(
     app: Starlette, settings: Settings, kinds: dict[str, Any], keyring: Keyring
 ) -> AsyncIterator[None]:
     """From start to end: the store is joined, the hub subscribed, memory settled."""
-    logging.getLogger("uvicorn.access").addFilter(HideTokens())
+    logging.getLogger("uvicorn.access").addFilter(_HIDE_TOKENS)
     with join_store(settings) as joined:
         store = Store.connect(joined)
         try:
@@ -139,16 +144,20 @@ async def _run(
 @contextmanager
 def _settled_memory() -> Iterator[None]:
     """What was made at the start stays; looking through it over and over again takes half of the
-    time in which streams are opened (measured)."""
-    before = gc.get_threshold()
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(50_000, 50, 100)
+    time in which streams are opened (measured). It is undone with the last app of the process."""
+    with _memory:
+        _thresholds.append(gc.get_threshold())
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(50_000, 50, 100)
     try:
         yield
     finally:
-        gc.set_threshold(*before)
-        gc.unfreeze()
+        with _memory:
+            before = _thresholds.pop()
+            if not _thresholds:
+                gc.set_threshold(*before)
+                gc.unfreeze()
 
 
 @contextmanager
