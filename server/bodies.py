@@ -9,8 +9,8 @@ import math
 from typing import Any, Final, NoReturn
 
 import orjson
-from starlette.requests import ClientDisconnect, Request
-from starlette.types import Message
+from starlette.requests import Request
+from starlette.types import Message, Scope
 
 from tasks.errors import MalformedRequest, TooLarge, WrongType
 
@@ -23,11 +23,19 @@ _LARGE: Final = 262_144
 """Bytes from which on a body is parsed in a thread, so that streams go on meanwhile."""
 
 
-def bounded(request: Request, limit: int) -> Request:
-    """The request with a body that ends in TooLarge beyond `limit` bytes, and in time.
+def check_head(request: Request, limit: int) -> None:
+    """Raises WrongType for a compressed body (nobody could bound what comes out of it), and
+    TooLarge for one that says that it is."""
+    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
+        raise WrongType(f"Send the body as it is, without `Content-Encoding: {coding[:40]}`.")
+    announced = request.headers.get("content-length", "")
+    if announced.isdecimal() and int(announced[:20]) > limit:
+        raise _too_large(limit)
 
-    Raises WrongType for one that is compressed: nobody could bound what comes out of it.
-    """
+
+def bounded(request: Request, limit: int) -> Request:
+    """The request with a body that ends in TooLarge beyond `limit` bytes, and in time. Raises as
+    `check_head`."""
     deadline = asyncio.get_running_loop().time() + BODY_S
     seen = 0
 
@@ -37,26 +45,41 @@ def bounded(request: Request, limit: int) -> Request:
             async with asyncio.timeout_at(deadline):
                 message = await request.receive()
         except TimeoutError:
-            raise MalformedRequest(f"The body did not arrive within {BODY_S:.0f} s.") from None
+            raise _too_slow() from None
         seen += len(message.get("body", b""))
         if seen > limit:
             raise _too_large(limit)
         return message
 
-    if (coding := request.headers.get("content-encoding", "identity")) != "identity":
-        raise WrongType(f"Send the body as it is, without `Content-Encoding: {coding[:40]}`.")
-    announced = request.headers.get("content-length", "")
-    if announced.isdecimal() and int(announced[:20]) > limit:
-        raise _too_large(limit)
+    check_head(request, limit)
     return Request(request.scope, receive)
 
 
 async def read_body(request: Request, limit: int) -> bytes:
-    """The whole body. Raises TooLarge, or MalformedRequest where it was cut off."""
+    """The whole body. Raises TooLarge, WrongType where it is compressed, or MalformedRequest where
+    it was cut off or took too long."""
+    check_head(request, limit)
+    chunks, size, more = list[bytes](), 0, True
     try:
-        return await bounded(request, limit).body()
-    except ClientDisconnect:
-        raise MalformedRequest("The body was cut off.") from None
+        async with asyncio.timeout(BODY_S):
+            while more:
+                message = await request.receive()
+                if message["type"] == "http.disconnect":
+                    raise MalformedRequest("The body was cut off.")
+                chunks.append(message.get("body", b""))
+                size += len(chunks[-1])
+                more = message.get("more_body", False)
+                if size > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise _too_slow() from None
+    return b"".join(chunks)
+
+
+def headers_of(scope: Scope) -> dict[str, str]:
+    """The headers of a request by their names; of several of one name the first one."""
+    raw = reversed(list(scope["headers"]))
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
 
 
 async def read_json(request: Request, limit: int) -> dict[str, Any]:
@@ -91,13 +114,7 @@ def parse(body: bytes | str) -> Any:
     """
     try:
         text = body if isinstance(body, str) else body.decode("utf-8-sig")
-        value = json.loads(
-            text,
-            object_pairs_hook=_object,
-            parse_constant=_constant,
-            parse_float=_float,
-            parse_int=_int,
-        )
+        value = _STRICT.decode(text)
         orjson.dumps(value)  # half a surrogate pair is no text, and nests no deeper than orjson can
     except UnicodeDecodeError as error:
         raise MalformedRequest(f"The body is not UTF-8 (byte {error.start}).") from None
@@ -152,6 +169,11 @@ def _int(text: str) -> int:
     return int(text)
 
 
+_STRICT: Final = json.JSONDecoder(
+    object_pairs_hook=_object, parse_constant=_constant, parse_float=_float, parse_int=_int
+)
+
+
 def _where(error: json.JSONDecodeError) -> str:
     if not error.doc.strip():
         return 'The body is empty; send JSON such as {"input": "…"}.'
@@ -170,6 +192,10 @@ def _check_depth(value: Any) -> None:
         if not level:
             return
     raise MalformedRequest(f"The JSON is nested more than {DEPTH} levels deep.")
+
+
+def _too_slow() -> MalformedRequest:
+    return MalformedRequest(f"The body did not arrive within {BODY_S:.0f} s.")
 
 
 def _too_large(limit: int) -> TooLarge:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
+from functools import lru_cache
 from http.cookies import CookieError, SimpleCookie
 from typing import Final
 from urllib.parse import urlsplit
 
-from starlette.datastructures import Headers, QueryParams
+from starlette.datastructures import QueryParams
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.auth import Caller, Guest, Keyring, session_user
+from server.bodies import headers_of
 from server.problems import problem, refusal
 from tasks.errors import Forbidden, Refusal, Unauthorized
 from tasks.settings import is_loopback
@@ -71,12 +73,12 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        headers = Headers(scope=scope)
-        if sum(len(name) + len(value) for name, value in headers.raw) > MAX_HEADERS:
+        if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
             await problem(431, f"The headers are larger than {MAX_HEADERS} bytes.")(
                 scope, receive, send
             )
             return
+        headers = headers_of(scope)
         try:
             if not self._keyring:
                 check_host(headers.get("host", ""))
@@ -87,13 +89,14 @@ class Gate:
             return
         await self._app(scope, receive, send)
 
-    def _caller(self, scope: Scope, headers: Headers) -> Caller:
+    def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller:
         """The caller: by key, by signed link, by session. Raises Unauthorized."""
         path = scope["path"].removeprefix(scope.get("root_path", ""))
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._keyring:
             return Caller.named(self._keyring.user_of(key.strip()))
-        share = QueryParams(scope["query_string"]).get("share")
+        query = scope["query_string"]
+        share = query and QueryParams(query).get("share")
         if share and scope["method"] in ("GET", "HEAD") and _SHARED.fullmatch(path):
             return Guest(token=share, keyring=self._keyring)
         if not self._keyring or _OPEN.fullmatch(path):
@@ -103,6 +106,7 @@ class Gate:
         raise Unauthorized("Send a key of SLOWCALL_API_KEYS as `Authorization: Bearer`.")
 
 
+@lru_cache
 def check_host(host: str) -> None:
     """Without keys only loopback is served: another name for it is a page that was rebound to us
     by its DNS. Raises Forbidden."""
@@ -113,7 +117,7 @@ def check_host(host: str) -> None:
         )
 
 
-def check_site(method: str, headers: Headers, origins: Collection[str]) -> None:
+def check_site(method: str, headers: Mapping[str, str], origins: Collection[str]) -> None:
     """Another site's page may link here, and do nothing else. Raises Forbidden.
 
     What a browser says of the site itself comes first: behind a proxy the host may be renamed.
@@ -131,7 +135,7 @@ def check_site(method: str, headers: Headers, origins: Collection[str]) -> None:
         )
 
 
-def cookie(headers: Headers, name: str) -> str | None:
+def cookie(headers: Mapping[str, str], name: str) -> str | None:
     """The value of a cookie, if it was sent."""
     try:
         morsel = SimpleCookie(headers.get("cookie", "")).get(name)

@@ -23,6 +23,7 @@ from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
 from tasks.lifecycle import FINAL
+from tasks.store.wire import own_connection
 
 log = logging.getLogger("slowcall.hub")
 
@@ -34,6 +35,13 @@ HEARTBEAT_S: Final = 5.0
 DIAL_S: Final = 5.0
 PAUSE_S: Final = (0.05, 1.0)
 """The first and the longest pause before a lost connection is dialled again."""
+_OWN: Final[dict[str, Any]] = {
+    "socket_timeout": None,
+    "retry": None,
+    "retry_on_error": [],
+    "health_check_interval": 0,
+}
+"""The hub looks after its connection itself."""
 _PING_SLOTS: Final = 16
 _OURS: Final = re.compile(rb"\d{1,16}(-\d{1,16})?\n")
 _FINAL_BLOCKS: Final = tuple(f"event: {status}\n".encode() for status in FINAL)
@@ -207,7 +215,7 @@ class Hub:
             await asyncio.sleep(pause_s)
 
     async def _serve(self) -> None:
-        connection = self._dial()
+        connection = own_connection(self._redis, **_OWN)
         try:
             async with asyncio.timeout(DIAL_S):
                 await connection.connect()  # type: ignore[no-untyped-call]
@@ -218,18 +226,6 @@ class Hub:
         finally:
             with suppress(RedisError, OSError):
                 await connection.disconnect(nowait=True)
-
-    def _dial(self) -> AbstractConnection:
-        """A connection of the hub's own: never one of the pool's, which requests need."""
-        pool = self._redis.connection_pool
-        own: dict[str, Any] = {
-            "socket_timeout": None,
-            "retry": None,
-            "retry_on_error": [],
-            "health_check_interval": 0,
-            "protocol": 2,
-        }
-        return pool.connection_class(**{**pool.connection_kwargs, **own})
 
     def _resubscribe(self) -> None:
         self._heard = asyncio.get_running_loop().time()

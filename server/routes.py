@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.auth import SHARE_S, share_token
-from server.bodies import fingerprint, media_type_of, read_json
+from server.bodies import fingerprint, headers_of, media_type_of, read_json
 from server.hub import Watch
 from server.parts import Parts, caller_of, job_of, parts_of
 from server.problems import refusal
@@ -63,9 +63,8 @@ async def submit(request: Request) -> Response:
 
 async def _submit(request: Request, parts: Parts) -> Response:
     new = await _new_job(request, parts)
-    with submit_span(new.kind, new.user_id, request.headers) as trace:
-        new = replace(new, trace=trace)
-        submitted = await parts.store.submit(new, quota=parts.settings.quota)
+    with submit_span(new.kind, new.user_id, headers_of(request.scope)) as trace:
+        submitted = await parts.store.submit(new, quota=parts.settings.quota, trace=trace)
         tell_job(submitted.job.job_id)
         if not submitted.replayed:
             log_job(submitted.job, submitted.job.status)

@@ -13,7 +13,7 @@ from prometheus_client.core import (
     HistogramMetricFamily,
 )
 
-from tasks.store.scripts import BUCKETS_MS
+from tasks.store.constants import BUCKETS_MS
 
 Figures = Mapping[tuple[str, ...], int]
 

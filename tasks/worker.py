@@ -98,7 +98,7 @@ async def build_worker(
     couriers = _couriers(settings, prompt, stack)
     for routine in (
         leases.keep(),
-        _sweep(prompt, settings.lease_s),
+        _sweep(prompt),
         _hear(prompt, worker, leases),
         *(courier.keep_delivering() for courier in couriers),
     ):
@@ -137,11 +137,11 @@ async def _hear(store: Store, worker: Worker, leases: Leases) -> None:
     await listen(store.redis, {name("wake_channel"): worker.ring, name("control_channel"): control})
 
 
-async def _sweep(store: Store, lease_s: float) -> None:
+async def _sweep(store: Store) -> None:
     """Fail what is overdue and prune what has expired, a little every second."""
     while True:
         try:
-            for moved in await store.sweep(lease_s):
+            for moved in await store.sweep():
                 log_moved(moved)
         except StoreUnavailable:
             pass  # in a second, perhaps

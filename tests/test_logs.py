@@ -87,8 +87,8 @@ async def test_what_happens_while_nobody_runs_a_job_is_a_line(
     async with store_at(own) as store:
 
         async def posted(**more: Any) -> str:
-            new = a_job("chat", trace={"traceparent": CALLER}, **more)
-            return (await store.submit(new)).job.job_id
+            new = a_job("chat", **more)
+            return (await store.submit(new, trace={"traceparent": CALLER})).job.job_id
 
         once, twice, damaged, ruled = [await posted(max_attempts=n) for n in (1, 2, 3, 4)]
         claimed, _ = await store.claim("dies", ["chat"], 9, 0.01)

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import datetime
 from typing import Any
@@ -22,6 +22,7 @@ from tasks.kinds import load_kinds
 from tasks.lifecycle import FAIL, FINISH
 from tasks.settings import Settings, load_settings
 from tasks.store import Store
+from tasks.store.client_verbs import NO_TRACE
 from tasks.webhooks import WAITS_S, Webhooks, sign
 from tasks.worker import build_worker
 from tests.conftest import LabModel
@@ -50,9 +51,10 @@ class Desk:
         self.clock = clock
         self.webhooks = Webhooks(settings, store)
 
-    async def job(self, url: str, **more: Any) -> str:
+    async def job(self, url: str, *, trace: Mapping[str, str] = NO_TRACE, **more: Any) -> str:
         """A submitted job."""
-        return (await self.store.submit(a_job("chat", callback_url=url, **more))).job.job_id
+        new = a_job("chat", callback_url=url, **more)
+        return (await self.store.submit(new, trace=trace)).job.job_id
 
     async def end(self, job_id: str, *, failed: bool = False) -> None:
         """Run it, and end it."""

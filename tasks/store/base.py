@@ -25,6 +25,7 @@ class StoreBase:
 
     async def aclose(self) -> None:
         """Close all connections."""
+        await self.scripts.batches.aclose()
         await self.redis.aclose()
 
     async def ask(self, command: Callable[[], Any]) -> Any:

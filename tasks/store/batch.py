@@ -1,73 +1,101 @@
-"""Send the commands that are asked for in one turn of the event loop in one pipeline."""
+"""Send the commands that are asked for in one turn of the event loop together, over one wire."""
 
 from __future__ import annotations
 
 import asyncio
+from collections import deque
+from collections.abc import Coroutine
 from typing import Any, Final
 
 from hiredis import pack_command
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import ResponseError
+from redis.exceptions import ConnectionError
 
-_MOST: Final = 128
-"""Commands of one pipeline: a larger crowd parts, so that its first replies come soon."""
+from tasks.store.wire import Replies, Wire, fail
 
-_Asked = tuple[bytes, "asyncio.Future[Any]"]
+_LARGE: Final = 262_144
+"""Bytes of a command from which on it takes a connection of its own: nobody waits behind it."""
 
 
 class Batches:
     """Commands that travel together where many jobs move at once.
 
-    They are packed in C: redis-py's own way takes a quarter of what a POST costs (measured). A
-    caller that gives up leaves its command on the way; it could not know either, from a connection
-    of its own, how far it came.
+    A caller that gives up leaves its command on the way; it could not know either, from a
+    connection of its own, how far it came.
     """
 
     def __init__(self, redis: Redis) -> None:
-        self._pool = redis.connection_pool
-        self._asked: list[_Asked] = []
-        self._sending: set[asyncio.Task[None]] = set()
+        self._redis = redis
+        self._wire: Wire | None = None
+        self._asked: list[bytes] = []
+        self._replies: Replies = deque()
+        self._at_work: set[asyncio.Task[None]] = set()
 
     def ask(self, *command: Any) -> asyncio.Future[Any]:
         """The reply to a command, or what redis-py raises for it."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
-        self._asked.append((pack_command(command), reply))
-        if len(self._asked) == 1:
+        packed = pack_command(command)
+        if len(packed) >= _LARGE:
+            self._begin(self._send_alone(packed, reply))
+            return reply
+        if not self._asked:
             loop.call_soon(self._flush)
+        self._asked.append(packed)
+        self._replies.append(reply)
         return reply
 
+    async def aclose(self) -> None:
+        """Hang up; what is still awaited fails."""
+        for task in list(self._at_work):
+            task.cancel()
+            await asyncio.wait([task])
+        if self._wire is not None:
+            await self._wire.close()
+
     def _flush(self) -> None:
+        if self._wire is None or self._wire.lost:
+            self._begin(self._dial())
+        else:
+            self._send(self._wire)
+
+    def _send(self, wire: Wire) -> None:
         asked, self._asked = self._asked, []
-        for start in range(0, len(asked), _MOST):
-            task = asyncio.create_task(self._send(asked[start : start + _MOST]))
-            self._sending.add(task)
-            task.add_done_callback(self._sending.discard)
+        replies, self._replies = self._replies, deque()
+        wire.send(b"".join(asked), replies)
 
-    async def _send(self, batch: list[_Asked]) -> None:
-        for (_, reply), answer in zip(batch, await self._answers(batch), strict=True):
-            if reply.done():
-                continue
-            if isinstance(answer, Exception):
-                reply.set_exception(answer)
-            else:
-                reply.set_result(answer)
-
-    async def _answers(self, batch: list[_Asked]) -> list[Any]:
+    async def _dial(self) -> None:
+        """Open the wire; what is asked for meanwhile waits for it, and fails with it."""
+        old, self._wire = self._wire, None
+        if old is not None:
+            await old.close()
         try:
-            connection = await self._pool.get_connection()
-            try:
-                await connection.send_packed_command(b"".join([packed for packed, _ in batch]))
-                return [await _answer(connection) for _ in batch]
-            finally:
-                await self._pool.release(connection)
+            self._wire = await Wire.open(self._redis)
         except Exception as error:
-            return [error] * len(batch)
+            self._give_up(error)
+        except asyncio.CancelledError:
+            self._give_up(ConnectionError("the store was closed"))
+            raise
+        else:
+            self._send(self._wire)
 
+    def _give_up(self, error: Exception) -> None:
+        replies, self._asked, self._replies = self._replies, [], deque()
+        fail(replies, error)
 
-async def _answer(connection: AbstractConnection) -> Any:
-    try:
-        return await connection.read_response()
-    except ResponseError as error:
-        return error
+    async def _send_alone(self, packed: bytes, reply: asyncio.Future[Any]) -> None:
+        try:
+            wire = await Wire.open(self._redis)
+        except Exception as error:
+            fail([reply], error)
+            return
+        try:
+            wire.send(packed, deque([reply]))
+            await asyncio.wait([reply])
+        finally:
+            await wire.close()
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(work)
+        self._at_work.add(task)
+        task.add_done_callback(self._at_work.discard)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 from uuid import uuid4
 
@@ -24,26 +26,26 @@ _FEED_ID: Final = re.compile(r"\d{1,16}-\d{1,16}")
 _CURSOR: Final = re.compile(r"(\d{1,16}(?:\.\d{1,17})?)_([0-9a-f]{32})")
 _QUOTA_RETRY_S: Final = 5
 _PAGE_BYTES: Final = 4_194_304
-_COUNTERS: Final = (
-    *("paid", "open", "rejected", "not_sent", "unknown", "reused"),
-    *("input_tokens", "output_tokens", "waited", "deaths", "done"),
-)
+NO_TRACE: Final[Mapping[str, str]] = MappingProxyType({})
 _UNTOLD: Final = {"state": "waiting", "attempts": 0, "status": None, "next_at": None}
-_EMPTY: Final = ("result", "error", "retry_at", "started_at", "finished_at", "total", "note")
 _Entry = tuple[bytes, dict[bytes, bytes]]
 
 
 class ClientVerbs(StoreBase):
     """The server's half of the store. `user_id` None means all users."""
 
-    async def submit(self, new: NewJob, *, quota: int = 0) -> Submitted:
+    async def submit(
+        self, new: NewJob, *, quota: int = 0, trace: Mapping[str, str] = NO_TRACE
+    ) -> Submitted:
         """Store a job, or find the one that came before with the same idempotency key.
 
+        `trace` is what its attempts go on in (W3C Trace Context, empty: in none).
         Raises KeyReused (same key, other body) and QuotaExceeded (`quota` in flight, 0: no limit).
         """
         job_id = uuid4().hex
         word, in_flight, *view = await self.scripts.call(
             "submit",
+            *_record(new, trace),
             job=job_id,
             user=new.user_id,
             kind=new.kind,
@@ -54,7 +56,6 @@ class ClientVerbs(StoreBase):
             deadline_ms=_ms(new.deadline_s),
             expires_ms=_ms(new.expires_s),
             blob=new.blob or b"",
-            **_record(new),
         )
         if word == b"reused":
             raise KeyReused("This idempotency key came before with another body: use a new key.")
@@ -85,19 +86,23 @@ class ClientVerbs(StoreBase):
         A page of jobs with large results is shorter than `limit`. Raises MalformedRequest for a
         cursor that is not one of ours.
         """
-        score, after = _read_cursor(cursor)
-        more, *page = await self.scripts.call(
-            "list",
-            kind=kind or ALL,
-            status=quoted(status) if status else ALL,
-            scope=_scope(user_id),
-            limit=limit,
-            bytes=_PAGE_BYTES,
-            score=score,
-            after=after,
-        )
-        next_cursor = f"{page[-1][0].decode()}_{page[-1][1].decode()}" if more == b"1" else None
-        return [_view(view) for _, _, *view in page if _is_whole(view)], next_cursor
+        page: list[list[bytes]] = []
+        while not page:
+            score, after = _read_cursor(cursor)
+            next_score, next_id, *page = await self.scripts.call(
+                "list",
+                kind=kind or ALL,
+                status=quoted(status) if status else ALL,
+                scope=_scope(user_id),
+                limit=limit,
+                bytes=_PAGE_BYTES,
+                score=score,
+                after=after,
+            )
+            cursor = f"{next_score.decode()}_{next_id.decode()}" if next_id else None
+            if cursor is None:
+                break
+        return [_view(view) for view in page if _is_whole(view)], cursor
 
     async def cancel(self, job_id: str) -> JobView:
         """End a job that is not final; its worker is told. Raises JobNotFound, WrongStatus."""
@@ -199,29 +204,25 @@ class ClientVerbs(StoreBase):
         return newest[0][0].decode() if newest else "0-0"
 
 
-def _record(new: NewJob) -> dict[str, Any]:
-    """The rest of a new job's record: fragments by field, for `submit.lua`."""
+def _record(new: NewJob, trace: Mapping[str, str]) -> list[str | bytes | int]:
+    """The rest of a new job's record, for `submit.lua`: field, fragment, field, fragment …"""
     options = {
         "timeout_s": new.timeout_s,
         "on_unknown": new.on_unknown,
         "memo": new.memo,
-        "trace": new.trace,
+        "trace": dict(trace),
     }
-    fields: dict[str, Any] = {
-        "user_id": dumps(new.user_id),
-        "input": dumps(new.input),
-        "options": dumps(options),
-        "metadata": dumps(new.metadata),
-        "max_attempts": new.max_attempts,
-        "attempts": 0,
-        "callback_url": dumps(new.callback_url),
-        "callback": dumps(_UNTOLD if new.callback_url else None),
-        "model": _model_of(new.input),
-        "parked": int(new.on_unknown == "park"),
-        **dict.fromkeys(_COUNTERS, 0),
-        **dict.fromkeys(_EMPTY, "null"),
-    }
-    return {f".{field}": value for field, value in fields.items()}
+    record: list[str | bytes | int] = [
+        *("user_id", dumps(new.user_id), "input", dumps(new.input), "options", dumps(options)),
+        *("metadata", dumps(new.metadata), "max_attempts", new.max_attempts, "attempts", 0),
+        *("parked", int(new.on_unknown == "park"), "open", 0, "waited", 0, "deaths", 0),
+        *("done", 0, "reused", 0),
+    ]
+    if model := _model_of(new.input):
+        record += ["model", model]
+    if new.callback_url:
+        record += ["callback_url", dumps(new.callback_url), "callback", dumps(_UNTOLD)]
+    return record
 
 
 def _model_of(input: Any) -> str:

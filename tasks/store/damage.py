@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from tasks.lifecycle import FAIL, FINAL, Status
+from tasks.lifecycle import FINAL, Status
 from tasks.store.base import StoreBase
 from tasks.store.fragments import dumps, quoted, status_set
 from tasks.store.records import Claimed, Moved
@@ -28,7 +28,6 @@ class Damage(StoreBase):
             kinds="".join(f"{kind}," for kind in kinds),
             statuses="".join(f"{quoted(status)}," for status in Status),
             final=status_set(FINAL),
-            failed=quoted(FAIL.target),
             error=f'{{"attempt":%d,"type":"permanent","message":{said},"upstream_status":null}}',
             options=dumps(options),
         )

@@ -26,7 +26,6 @@ class NewJob:
     callback_url: str | None = None
     idempotency_key: str | None = None
     fingerprint: str = ""
-    trace: dict[str, str] = field(default_factory=dict)
     blob: bytes | None = None
 
 

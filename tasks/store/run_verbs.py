@@ -156,7 +156,7 @@ class RunVerbs(StoreBase):
     ) -> None:
         """Finish with a result, or fail with a problem (type, message, upstream status)."""
         _held(
-            *await self.scripts.call_once(
+            *await self.scripts.call(
                 "conclude",
                 job=run.job_id,
                 run=run.run,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from hashlib import sha1
 from importlib import resources
+from itertools import chain
 from typing import Any, Final
 from uuid import uuid4
 
@@ -23,18 +24,13 @@ from redis.exceptions import (
 )
 
 from tasks.errors import RecordDamaged, StoreUnavailable
-from tasks.keys import FEED_LENGTH, OP_KEEP_S, TEMPLATES
-from tasks.settings import Concurrency, RetryRule, Settings, name_of_target
+from tasks.keys import TEMPLATES
 from tasks.store.batch import Batches
 
 AWAY: Final = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
 """What redis-py raises when the store cannot be used now but may be later."""
 
-BUCKETS_MS: Final = (
-    *(5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000),
-    *(10_000, 30_000, 60_000, 120_000, 300_000, 600_000),
-)
-"""The upper bounds of every histogram that the scripts count."""
+_Word = str | bytes | float
 
 _CODE: Final = re.compile(r"(?!WRONGTYPE)[A-Z]{3,} ")
 _LONGEST_PAUSE_S: Final = 1.0
@@ -43,9 +39,18 @@ _SHARED: Final = ("lib", "lanes", "outbox", "ends")
 _DEFINITION: Final = re.compile(r"^(?=local )", re.MULTILINE)
 _DEFINED: Final = re.compile(r"local (?:function )?(\w+)")
 
+_GLOBALS: Final = (
+    "local redis, ARGV = redis, ARGV -- sooner found than what is global\nlocal REST\n"
+)
 _ONCE: Final = """
 local A = {}
-for i = 3, #ARGV, 2 do A[ARGV[i]] = ARGV[i + 1] end
+for i = 3, #ARGV, 2 do
+  if ARGV[i] == '' then
+    REST = i + 1
+    break
+  end
+  A[ARGV[i]] = ARGV[i + 1]
+end
 local now = ARGV[2] ~= '' and tonumber(ARGV[2]) or clock()
 NOW = now
 if ARGV[1] == '' then return script(A, now) end
@@ -53,7 +58,7 @@ local op = K('op', ARGV[1])
 local said = redis.call('GET', op)
 if said then return cmsgpack.unpack(said) end
 local reply = script(A, now)
-redis.call('SET', op, cmsgpack.pack(reply), 'PX', CONFIG.op_keep_ms)
+redis.call('SET', op, cmsgpack.pack(reply), 'PX', OP_KEEP_MS)
 return reply
 """
 
@@ -66,29 +71,35 @@ class Scripts:
     """
 
     def __init__(
-        self, redis: Redis, *, config: str, patient: bool, clock: Callable[[], float] | None
+        self, redis: Redis, *, constants: str, patient: bool, clock: Callable[[], float] | None
     ) -> None:
         self.batches = Batches(redis)
-        self._config = config
+        self._constants = constants
         self._patient = patient
         self._clock = clock
 
-    async def call(self, name: str, /, **arguments: str | bytes | float) -> list[Any]:
+    async def call(self, name: str, /, *rest: _Word, **arguments: _Word) -> list[Any]:
         """Call a script that is a repeat by nature (its file says why); answers what it returns."""
-        return await self._call(name, "", arguments)
+        return await self._call(name, "", rest, arguments)
 
-    async def call_once(self, name: str, /, **arguments: str | bytes | float) -> list[Any]:
+    async def call_once(self, name: str, /, **arguments: _Word) -> list[Any]:
         """Call a script under a new operation id: a resend answers what the first one did."""
-        return await self._call(name, uuid4().hex, arguments)
+        return await self._call(name, uuid4().hex, (), arguments)
 
-    async def _call(self, name: str, op: str, arguments: dict[str, Any]) -> list[Any]:
+    async def _call(
+        self, name: str, op: str, rest: tuple[_Word, ...], arguments: dict[str, _Word]
+    ) -> list[Any]:
         now = "" if self._clock is None else self._clock()
-        argv = [op, now, *(part for pair in arguments.items() for part in pair)]
-        pause_s = 0.05
+        argv = [op, now, *chain.from_iterable(arguments.items()), *(("", *rest) if rest else ())]
+        pause_s, again = 0.05, False
         while True:
             try:
                 return await self._evaluate(name, argv)
             except AWAY as error:
+                # A connection that was dropped while it was idle is no outage: once more, at once.
+                if not self._patient and not again and isinstance(error, ConnectionError):
+                    again = True
+                    continue
                 if not self._patient:
                     raise StoreUnavailable(f"Redis does not answer: {error}") from error
             except ResponseError as error:
@@ -98,11 +109,11 @@ class Scripts:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _evaluate(self, name: str, argv: list[Any]) -> list[Any]:
-        sha = digest(name, self._config)
+        sha = digest(name, self._constants)
         try:
             return await self.batches.ask("EVALSHA", sha, 0, *argv)  # type: ignore[no-any-return]
         except NoScriptError:
-            text = source(name, self._config)
+            text = source(name, self._constants)
             return await self.batches.ask("EVAL", text, 0, *argv)  # type: ignore[no-any-return]
 
 
@@ -116,25 +127,25 @@ def raise_damage(error: ResponseError) -> None:
 
 
 @cache
-def digest(name: str, config: str) -> str:
+def digest(name: str, constants: str) -> str:
     """What Redis calls a script that it has seen before: the SHA-1 of its text."""
-    return sha1(source(name, config).encode(), usedforsecurity=False).hexdigest()
+    return sha1(source(name, constants).encode(), usedforsecurity=False).hexdigest()
 
 
 @cache
-def source(name: str, config: str) -> str:
-    """The whole text of a script: names and settings, what it uses of what all share, its own body,
-    the wrapper."""
+def source(name: str, constants: str) -> str:
+    """The whole text of a script: names, what it uses of the constants and of what all share, its
+    own body, the wrapper."""
     folder = resources.files("tasks.store") / "lua"
     shared = "".join((folder / f"{part}.lua").read_text() for part in _SHARED)
     body = f"local function script(A, now)\n{(folder / f'{name}.lua').read_text()}\nend\n{_ONCE}"
-    body = _link(shared, body)
+    body = _link(constants + shared, body)
     names = ", ".join(
         f"{key} = '{value.partition('{')[0]}'"
         for key, value in TEMPLATES.items()
         if f"'{key}'" in body
     )
-    return f"local NAMES = {{{names}}}\nlocal CONFIG = {{{config}}}\n{body}"
+    return f"{_GLOBALS}local NAMES = {{{names}}}\n{body}"
 
 
 def _link(shared: str, body: str) -> str:
@@ -148,45 +159,3 @@ def _link(shared: str, body: str) -> str:
         if match and re.search(rf"\b{match[1]}\b", body):
             body = definition + body
     return body
-
-
-def lua_config(settings: Settings) -> str:
-    """What the scripts know of the settings, as the fields of a Lua table."""
-    fields = {
-        "keep_ms": str(round(settings.keep_s * 1000)),
-        "op_keep_ms": str(OP_KEEP_S * 1000),
-        "feed_length": str(FEED_LENGTH),
-        "max_wait_ms": str(round(settings.max_wait_s * 1000)),
-        "lease_ms": str(round(settings.lease_s * 1000)),
-        "longest_ms": str(round(settings.backoff_max_s * 1000)),
-        "buckets": f"{{{', '.join(map(str, BUCKETS_MS))}}}",
-        "alert_ms": str(round(settings.alert_window_s * 1000)),
-        "alert_targets": _lua_list(map(name_of_target, settings.alert_urls)),
-        "quota": str(settings.quota),
-        "rules": _lua_rules(settings.auto_retry),
-        "models": _lua_limits(settings.model_concurrency),
-        "kinds": _lua_limits(settings.kind_concurrency),
-    }
-    return ", ".join(f"{name} = {value}" for name, value in fields.items())
-
-
-def _lua_list(texts: Iterable[str]) -> str:
-    return f"{{{', '.join(map(_lua_text, texts))}}}"
-
-
-def _lua_limits(limits: Concurrency) -> str:
-    single = ", ".join(f"[{_lua_text(name)}] = {most}" for name, most in limits.single)
-    return f"{{default = {limits.default}, single = {{{single}}}}}"
-
-
-def _lua_rules(rules: Iterable[RetryRule]) -> str:
-    entries = (
-        f"{rule.type} = {{after_ms = {round(rule.after_s * 1000)}, times = {rule.times}}}"
-        for rule in rules
-    )
-    return f"{{{', '.join(entries)}}}"
-
-
-def _lua_text(text: str) -> str:
-    """A Lua string of any bytes: each as its number, so that none can end it."""
-    return '"' + "".join(f"\\{byte:03d}" for byte in text.encode()) + '"'

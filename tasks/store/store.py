@@ -11,11 +11,12 @@ from tasks.lifecycle import Status
 from tasks.settings import Settings
 from tasks.store.client_verbs import ClientVerbs
 from tasks.store.connect import connect_redis
+from tasks.store.constants import lua_constants
 from tasks.store.damage import Damage
 from tasks.store.fragments import iso, loads, quoted
 from tasks.store.outbox import Outbox
 from tasks.store.run_verbs import RunVerbs
-from tasks.store.scripts import Scripts, lua_config
+from tasks.store.scripts import Scripts
 from tasks.store.worker_verbs import WorkerVerbs
 
 _TRACE: Final = re.compile(rb'"traceparent":"[0-9a-f]+-([0-9a-f]+)-')
@@ -38,7 +39,7 @@ class Store(ClientVerbs, WorkerVerbs, RunVerbs, Outbox, Damage):
         raises StoreUnavailable within about a second. `clock` answers ms (None: Redis TIME).
         """
         redis = connect_redis(settings)
-        scripts = Scripts(redis, config=lua_config(settings), patient=patient, clock=clock)
+        scripts = Scripts(redis, constants=lua_constants(settings), patient=patient, clock=clock)
         return cls(redis, scripts, patient=patient)
 
     async def ping(self) -> None:

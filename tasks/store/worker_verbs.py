@@ -7,28 +7,10 @@ from typing import Any, Final
 
 from tasks.errors import RecordDamaged
 from tasks.keys import name
-from tasks.lifecycle import (
-    EXPIRE,
-    REVIVE,
-    START,
-    TAKE_OVER,
-    WAITING,
-    Status,
-)
 from tasks.store.base import StoreBase
-from tasks.store.fragments import dumps, error_template, loads, quoted, status_set
+from tasks.store.fragments import dumps, loads
 from tasks.store.records import Claimed, Moved, Run
 
-_OVERDUE: Final = error_template("timeout", "Its time was up before it could start.")
-_WAITED: Final = error_template(
-    "rate_limited", "It waited for its model for as long as a job may (SLOWCALL_MAX_WAIT_S)."
-)
-_LOST: Final = error_template("lost", "The worker died in its last attempt; deaths in all: %d.")
-_PARKED: Final = error_template(
-    "unknown",
-    "The worker died during a call: nobody knows whether the model sold an answer. "
-    "on_unknown is park, so a person decides.",
-)
 _SWEEP: Final = 100
 
 
@@ -58,21 +40,7 @@ class WorkerVerbs(StoreBase):
         often. Raises RecordDamaged.
         """
         job_id, _, life = claimed.entry.partition(":")
-        word, *fields = await self.scripts.call(
-            "start",
-            job=job_id,
-            life=life,
-            worker=worker,
-            start_from=status_set(START.origins),
-            lost_from=status_set(TAKE_OVER.origins),
-            running=quoted(START.target),
-            retrying=quoted(Status.RETRYING),
-            failed=quoted(EXPIRE.target),
-            lost="lost",
-            overdue_error=_OVERDUE,
-            unknown_error=_PARKED,
-            lost_error=_LOST,
-        )
+        word, *fields = await self.scripts.call("start", job=job_id, life=life, worker=worker)
         if word == b"failed" and told is not None:
             told(Moved.read(fields))
         if word not in (b"start", b"lost"):
@@ -99,19 +67,9 @@ class WorkerVerbs(StoreBase):
         """The worker is gone in good order: nobody counts it any more."""
         await self.ask(lambda: self.redis.hdel(name("workers"), worker))
 
-    async def sweep(self, lease_s: float) -> list[Moved]:
+    async def sweep(self) -> list[Moved]:
         """Fail what is overdue, revive by rule, prune; answers the jobs that it moved."""
-        moved = await self.scripts.call(
-            "sweep",
-            failed=quoted(EXPIRE.target),
-            waiting=status_set(WAITING),
-            overdue_error=_OVERDUE,
-            waited_error=_WAITED,
-            ruled=status_set({Status.FAILED}),
-            queued=quoted(REVIVE.target),
-            lease_ms=_ms(lease_s),
-            most=_SWEEP,
-        )
+        moved = await self.scripts.call("sweep", most=_SWEEP)
         return [Moved.read(fields) for fields in moved]
 
 

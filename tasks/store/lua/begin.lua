@@ -13,7 +13,7 @@ local known = A.memo == '1' and recall(job.user, A.hash)
 if known then
   redis.call('HSET', K('steps', job.id), A.step, known)
   redis.call('HINCRBY', job.key, 'reused', 1)
-  count(1, 'reused', job.kind)
+  count(1, 'reused\n' .. job.kind)
   return {'stored', known}
 end
 local at = wait_for_lane(job, A.model, now)

@@ -1,8 +1,7 @@
 -- Fail a job whose record holds what is not ours: the foreign goes, what is missing is made up, and all
 -- that others rely on (queues, quota, indexes) is right again. A repeat by nature: an end stands.
 -- A: job, life, kinds (comma after each: those of the worker that claimed it), statuses (all there are, a
---    comma after each), final (set of statuses), failed (target), error (see `fail`), options (in place of
---    those that are lost)
+--    comma after each), final (set of statuses), error (see `fail`), options (in place of those that are lost)
 -- returns: what is told of it (see `moved`), or nothing: it has ended already
 local id, key, entry = A.job, K('job', A.job), A.job .. ':' .. A.life
 local TYPES = {job = 'hash', log = 'stream', steps = 'hash', ledger = 'hash', blob = 'string'}
@@ -59,7 +58,7 @@ for _, field in ipairs({'idem', 'fingerprint', 'deadline', 'expires', 'deadline_
   mend(field, function() return true end, '')
 end
 redis.call('HSET', key, 'job_id', id, 'life', A.life, 'kind', kind, 'user', user, 'user_id', cjson.encode(user),
-  'status', A.failed, 'finished_at', 'null')
+  'status', FAILED, 'finished_at', 'null')
 local last = redis.call('XREVRANGE', K('log', id), '+', '-', 'COUNT', 1)[1]
 local told = last and tonumber(string.match(last[1], '^%d+')) or 0
 if told > tonumber(redis.call('HGET', key, 'seq')) then redis.call('HSET', key, 'seq', told) end
@@ -76,5 +75,6 @@ end)
 for status in string.gmatch(A.statuses, '([^,]+),') do forget_indexes(id, kind, status, user) end
 local job = load(id)
 for _, name in ipairs(indexes(job.scopes, '*', kind)) do redis.call('ZADD', name, job.created, id) end
-job.status = false
-return fail(job, A.failed, A.error, now)
+redis.call('ZREM', K('deadline'), id)
+job.status, job.worker = false, false -- it stands wherever it stood
+return fail(job, FAILED, A.error, now)

@@ -43,70 +43,72 @@ end
 -- What a job that is done says of the pace of its like: the newest ones count most. One that was tried
 -- again or took steps from a store says nothing.
 local function learn_pace(job, now)
-  local v = redis.call('HMGET', job.key, 'model', 'begun', 'reused')
-  if job.attempts ~= '1' or v[3] ~= '0' or not v[2] then return end
-  for _, model in ipairs(v[1] ~= '' and {'', v[1]} or {''}) do
+  if job.attempts ~= '1' or job.reused ~= '0' or not job.begun then return end
+  for _, model in ipairs((job.model or '') ~= '' and {'', job.model} or {''}) do
     local key = K('pace', job.kind, model)
     local was = tonumber(redis.call('GET', key))
-    local took = now - v[2]
-    redis.call('SET', key, was and 0.8 * was + 0.2 * took or took, 'PX', CONFIG.keep_ms)
+    local took = now - job.begun
+    redis.call('SET', key, was and 0.8 * was + 0.2 * took or took, 'PX', KEEP_MS)
   end
 end
 
 -- A rule revives what failed in its way: after a time, so often until a person decides.
 local function obey_rule(job, now, err)
-  local rule = CONFIG.rules[cjson.decode(err).type]
+  local rule = RULES[cjson.decode(err).type]
   local ruled = tonumber(redis.call('HGET', job.key, 'ruled') or 0)
   if rule and ruled < rule.times then redis.call('ZADD', K('rules'), now + rule.after_ms, job.id) end
 end
 
 -- A letter to the address that came with the job: what happened, and where to read the rest.
 local function post_callback(job, status, now, err)
-  local v = redis.call('HMGET', job.key, 'callback_url', 'user_id', 'attempts', 'metadata', 'options')
-  if not v[1] or v[1] == 'null' then return end
+  if not job.callback_url or job.callback_url == 'null' then return end
+  local v = redis.call('HMGET', job.key, 'user_id', 'attempts', 'metadata', 'options')
   redis.call('HSET', job.key, 'callback',
     '{"state":"pending","attempts":0,"status":null,"next_at":' .. iso(now) .. '}')
   post('webhook', job, now, table.concat({
-    '{"url":', v[1], ',"trace":', string.match(v[5] or '', '"trace":(%b{})') or '{}',
+    '{"url":', job.callback_url, ',"trace":', string.match(v[4] or '', '"trace":(%b{})') or '{}',
     ',"event":{"type":"job.', string.sub(status, 2, -2), '","timestamp":', iso(now),
-    ',"data":{"job_id":"', job.id, '","kind":"', job.kind, '","status":', status, ',"user_id":', v[2],
-    ',"attempts":', v[3], ',"error":', err or 'null', ',"metadata":', v[4],
+    ',"data":{"job_id":"', job.id, '","kind":"', job.kind, '","status":', status, ',"user_id":', v[1],
+    ',"attempts":', v[2], ',"error":', err or 'null', ',"metadata":', v[3],
     ',"links":{"self":"/jobs/', job.id, '"}}}}'}))
 end
 
 -- A letter to everybody who is told of failures. Those of one window are due together, so that they can
 -- become one alert.
 local function post_alerts(job, now)
-  local window = CONFIG.alert_ms
+  local window = ALERT_WINDOW_MS
   local due = window > 0 and (math.floor(now / window) + 1) * window or now
   local letter = '{"job":' .. render(job.id) .. '}'
-  for _, target in ipairs(CONFIG.alert_targets) do post('alert:' .. target, job, due, letter) end
+  for _, target in ipairs(ALERT_TARGETS) do post('alert:' .. target, job, due, letter) end
 end
 
 -- End a life: nothing of it is left in any queue or quota, and everything expires together.
 -- `alert`: people are told of it.
 local function conclude(job, status, now, result, err, alert)
   close_open_calls(job, now)
-  redis.call('HSET', job.key, 'result', result or 'null', 'error', err or 'null', 'retry_at', 'null',
-    'note', 'null', 'finished_at', iso(now))
   redis.call('HDEL', job.key, 'worker', 'claim', 'lane', 'deferred')
-  redis.call('ZREM', K('waiting'), job.id)
-  redis.call('ZREM', K('turns', job.kind, job.user), job.entry)
   redis.call('ZREM', job.queue, job.entry)
   make_room(job, now)
-  if step_aside(job, now) or limit_of(CONFIG.kinds, job.kind) > 0 then
+  -- One that runs has left its line: whoever was behind it has moved up.
+  local stood = not job.worker
+  if stood then
+    redis.call('ZREM', K('waiting'), job.id)
+    redis.call('ZREM', K('turns', job.kind, job.user), job.entry)
+  end
+  if stood and step_aside(job, now) or limit_of(KIND_LIMITS, job.kind) > 0 then
     redis.call('PUBLISH', K('wake_channel'), job.kind)
   end
-  redis.call('ZREM', K('deadline'), job.id)
+  if is_watched(job) then redis.call('ZREM', K('deadline'), job.id) end
   redis.call('SREM', K('inflight', job.user), job.id)
   redis.call('DEL', K('arq', job.entry), K('tries', job.entry))
   if result and result ~= 'null' then learn_pace(job, now) end
   post_callback(job, status, now, err)
-  enter(job, status)
-  if alert and CONFIG.alert_targets[1] then post_alerts(job, now) end
+  enter(job, status, nil, 'result', result or 'null', 'error', err or 'null', 'retry_at', 'null',
+    'note', 'null', 'finished_at', iso(now))
+  if alert and ALERT_TARGETS[1] then post_alerts(job, now) end
   if err and err ~= 'null' then obey_rule(job, now, err) end
-  redis.call('ZADD', K('expiry'), now + CONFIG.keep_ms, tombstone(job))
-  for _, name in ipairs(keys_of(job)) do redis.call('PEXPIRE', name, CONFIG.keep_ms) end
+  redis.call('ZADD', K('expiry'), now + KEEP_MS, tombstone(job))
+  for _, name in ipairs(keys_of(job)) do redis.call('PEXPIRE', name, KEEP_MS) end
 end
 
 -- What is told of a job that a script moved on by itself: its id, user, kind, attempts, status, why, and

@@ -23,7 +23,7 @@ end
 -- Drop the places of calls whose worker died. What has lapsed is looked up: the lease is that of its
 -- job. After an outage all of them are given time to renew it.
 local function heal_lane(lane, now)
-  local grace = grace_until(now, CONFIG.lease_ms)
+  local grace = grace_until(now, LEASE_MS)
   for _, place in ipairs(redis.call('ZRANGEBYSCORE', lane, '-inf', now)) do
     local id, run = string.match(place, '^([^:]+):(%d+):')
     local job = id and sound(id)
@@ -51,7 +51,7 @@ end
 
 -- Hand the free places of a lane to those who wait for them.
 local function pass_on(model, now)
-  local most, lane, turns = limit_of(CONFIG.models, model), K('lane', model), K('lane_turns', model)
+  local most, lane, turns = limit_of(MODEL_LIMITS, model), K('lane', model), K('lane_turns', model)
   if opens_at(model) > now then return end
   heal_lane(lane, now)
   local free = most > 0 and most - redis.call('ZCARD', lane) or math.huge
@@ -81,7 +81,7 @@ end
 local function wait_for_lane(job, model, now)
   local opens = opens_at(model)
   if opens > now then return opens end
-  if limit_of(CONFIG.models, model) == 0 then return nil end
+  if limit_of(MODEL_LIMITS, model) == 0 then return nil end
   if redis.call('ZSCORE', K('lane', model), job.entry) then return nil end
   redis.call('ZADD', line_of(model, job.user), job.created, job.entry)
   redis.call('ZADD', K('lane_turns', model), 'NX', now, job.user)
@@ -101,7 +101,7 @@ end
 -- Take the place that `wait_for_lane` kept. Calls of a lane without a limit are counted, too.
 local function take_place(job, model, call, now)
   local lane = K('lane', model)
-  if limit_of(CONFIG.models, model) > 0 then redis.call('ZREM', lane, job.entry) end
+  if limit_of(MODEL_LIMITS, model) > 0 then redis.call('ZREM', lane, job.entry) end
   if job.lane then
     redis.call('HDEL', job.key, 'lane')
     if job.lane ~= model then give_up_place(job.lane, job.entry, now) end
@@ -120,10 +120,10 @@ end
 -- Kinds: how many more jobs of one may start now. A job is busy from its claim until it is requeued
 -- or final; a full kind drops those whose lease has lapsed, which are due for a take-over.
 local function kind_room(kind, now)
-  local most, busy = limit_of(CONFIG.kinds, kind), K('busy', kind)
+  local most, busy = limit_of(KIND_LIMITS, kind), K('busy', kind)
   if most == 0 then return math.huge end
   if redis.call('ZCARD', busy) >= most then
-    local grace = grace_until(now, CONFIG.lease_ms)
+    local grace = grace_until(now, LEASE_MS)
     for _, entry in ipairs(redis.call('ZRANGEBYSCORE', busy, '-inf', now)) do
       local lease = math.max(grace, redis.call('ZSCORE', K('queue', kind), entry) or 0)
       if lease > now then

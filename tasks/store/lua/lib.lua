@@ -1,14 +1,15 @@
 -- What all scripts share: names, time, guards, the record as JSON, the log, queues, steps.
 --
--- scripts.py puts this, lanes.lua and ends.lua in front of every script, fills NAMES and CONFIG, and
--- wraps the script's text into `script(A, now)`. ARGV: operation id ('' where the script is a repeat
--- by nature), the caller's clock in ms ('' = Redis TIME), then name, value, name, value … which become
--- the table A.
+-- scripts.py puts the names of the inventory, what constants.py says, and of this, lanes.lua, outbox.lua
+-- and ends.lua what a script uses in front of it, and wraps its text into `script(A, now)`. ARGV: operation
+-- id ('' where the script is a repeat by nature), the caller's clock in ms ('' = Redis TIME), then name,
+-- value, name, value … which become the table A; a name '' ends them, and from REST on is one list.
 -- Names are built here, not passed as KEYS: one transition touches neighbours its caller does not
 -- know (the next one in turn), so slowcall needs one Redis, not a cluster.
 -- Lua holds no status word and reads no user data: it moves opaque JSON fragments.
 --
--- Fields of the job hash. Public ones hold JSON fragments under the contract's names. Private ones:
+-- Fields of the job hash. Public ones hold JSON fragments under the contract's names; a count that is 0
+-- and what is null may be missing, unless STATE below has it. Private ones:
 --   run       the fence: rises at every start and take-over, never used again
 --   life      rises at each revive; the queue entry is `{job}:{life}`
 --   seq       number of the newest event of the log
@@ -33,26 +34,26 @@ local function K(template, a, b, c)
   return a and name .. a or name
 end
 
--- Add to a figure that every server shows: its name, then its labels. Bounded, since models are named
--- by users: what would be one too many goes again.
-local function count(n, ...)
-  local figures, field = K('figures'), table.concat({...}, '\n')
+-- Add to a figure that every server shows; `field`: its name, then its labels, a line each. Bounded,
+-- since models are named by users: what would be one too many goes again.
+local function count(n, field)
+  local figures = K('figures')
   if redis.call('HINCRBY', figures, field, n) == tonumber(n) and redis.call('HLEN', figures) > 5000 then
     redis.call('HDEL', figures, field)
   end
 end
 
 -- Add to a histogram of ms; what is counted is the bucket it falls in, the reader adds them up.
-local function observe(ms, ...)
+local function observe(ms, field)
   local bucket = '+Inf'
-  for i = #CONFIG.buckets, 1, -1 do
-    if ms <= CONFIG.buckets[i] then bucket = tostring(CONFIG.buckets[i]) end
+  for _, bound in ipairs(BUCKETS_MS) do
+    if ms <= bound then
+      bucket = bound
+      break
+    end
   end
-  local labels = {...}
-  table.insert(labels, bucket)
-  count(1, unpack(labels))
-  labels[#labels] = 'sum'
-  count(math.floor(ms), unpack(labels))
+  count(1, field .. '\n' .. bucket)
+  count(math.floor(ms), field .. '\nsum')
 end
 
 -- The time of this script (ms), for what is shown; set by the wrapper.
@@ -82,7 +83,7 @@ end
 -- The private state of a job, or nil. `status` is a fragment: "queued" with its quotes.
 local STATE = {'status', 'run', 'life', 'user', 'kind', 'worker', 'claim', 'attempts', 'max_attempts',
   'deadline', 'expires', 'idem', 'parked', 'open', 'created', 'deaths', 'started_at', 'finished_at',
-  'lane', 'deferred', 'waited'}
+  'lane', 'deferred', 'waited', 'seq', 'done', 'reused', 'begun', 'model', 'callback_url'}
 local function load(id)
   local values = redis.call('HMGET', K('job', id), unpack(STATE))
   if not values[1] then return nil end
@@ -97,9 +98,8 @@ end
 -- The same for whoever takes a job up: one that is there, but not as we write it, is no stale entry.
 local function load_whole(id)
   local job = load(id)
-  if job and not (tonumber(job.life) and job.finished_at) or not job and redis.call('EXISTS', K('job', id)) == 1 then
-    error('the record is damaged')
-  end
+  local whole = job and string.find(job.life .. job.run .. job.attempts .. job.seq, '^%d+$') and job.finished_at
+  if not whole and (job or redis.call('EXISTS', K('job', id)) == 1) then error('the record is damaged') end
   return job
 end
 
@@ -121,10 +121,10 @@ end
 
 -- What `render` reads: the first SHOWN as they are, the others for what it makes of them.
 local PUBLIC = {'kind', 'status', 'user_id', 'attempts', 'max_attempts', 'done', 'total', 'note',
-  'result', 'error', 'retry_at', 'paid', 'open', 'rejected', 'not_sent', 'unknown', 'reused',
-  'input_tokens', 'output_tokens', 'metadata', 'created_at', 'started_at', 'finished_at', 'plan', 'callback',
-  'model', 'worker', 'begun', 'run', 'user', 'seq'}
-local SHOWN = 25
+  'result', 'error', 'retry_at', 'metadata', 'created_at', 'started_at', 'finished_at', 'callback',
+  'paid', 'open', 'rejected', 'not_sent', 'unknown', 'reused', 'input_tokens', 'output_tokens',
+  'plan', 'model', 'worker', 'begun', 'run', 'user', 'seq'}
+local SHOWN, COUNTED = 16, 24
 -- The plan of a kind that tells one is a part of its progress, so that a page can tick it off.
 local function plan_part(plan)
   return plan and plan ~= 'null' and plan ~= '' and ',"plan":' .. plan or ''
@@ -132,14 +132,15 @@ end
 
 -- How long a job of a kind and model takes (ms), by those that are done; nil without evidence.
 local function pace_of(kind, model)
-  return tonumber(redis.call('GET', K('pace', kind, model)) or redis.call('GET', K('pace', kind, '')))
+  local paces = redis.call('MGET', K('pace', kind, model), K('pace', kind, ''))
+  return tonumber(paces[1] or paces[2])
 end
 
 -- Seconds until a job ends, as JSON: by its own progress in its first run, else by the pace of its like
 -- and of what is before it. `v`: the PUBLIC fields of the job.
 local function eta(id, rank, v)
   local kind, done, total, finished_at, model, worker, begun, run =
-    v[1], v[6], v[7], v[23], v[26], v[27], v[28], v[29]
+    v[1], v[6], v[7], v[15], v[26], v[27], v[28], v[29]
   if finished_at ~= 'null' then return 'null' end
   local pace, ms = pace_of(kind, model or ''), nil
   if worker then
@@ -158,24 +159,22 @@ local function eta(id, rank, v)
 end
 
 -- The job as the contract shows it, and the fields it was made of; `reason` (text or nil) is added to a
--- state event.
+-- state event. One chain of `..` is one instruction: a table to join cost three times as much.
 local function render(id, reason)
   local v = redis.call('HMGET', K('job', id), unpack(PUBLIC))
   for i = 2, SHOWN do v[i] = v[i] or 'null' end
-  local rank = redis.call('ZRANK', K('waiting'), id)
+  for i = SHOWN + 1, COUNTED do v[i] = v[i] or '0' end
+  local rank = not v[27] and v[15] == 'null' and redis.call('ZRANK', K('waiting'), id)
   local self = '"/jobs/' .. id
-  return table.concat({
-    '{"job_id":"', id, '","kind":"', v[1] or '', '","status":', v[2], ',"user_id":', v[3],
-    ',"attempts":', v[4], ',"max_attempts":', v[5],
-    ',"progress":{"done":', v[6], ',"total":', v[7], ',"note":', v[8], plan_part(v[24]),
-    '},"result":', v[9], ',"error":', v[10], ',"retry_at":', v[11],
-    ',"queue_position":', rank and rank + 1 or 'null', ',"eta_s":', eta(id, rank, v),
-    ',"ledger":{"paid":', v[12], ',"open":', v[13], ',"rejected":', v[14], ',"not_sent":', v[15],
-    ',"unknown":', v[16], ',"reused":', v[17], ',"input_tokens":', v[18], ',"output_tokens":', v[19],
-    '},"metadata":', v[20], ',"created_at":', v[21], ',"started_at":', v[22], ',"finished_at":', v[23],
-    ',"callback":', v[25],
-    ',"links":{"self":', self, '","stream":', self, '/stream","cancel":', self, '/cancel","retry":', self,
-    '/retry"}', reason and ',"reason":"' .. reason .. '"' or '', '}'}), v
+  return '{"job_id":"' .. id .. '","kind":"' .. (v[1] or '') .. '","status":' .. v[2] .. ',"user_id":' .. v[3]
+    .. ',"attempts":' .. v[4] .. ',"max_attempts":' .. v[5] .. ',"progress":{"done":' .. v[6] .. ',"total":' .. v[7]
+    .. ',"note":' .. v[8] .. plan_part(v[25]) .. '},"result":' .. v[9] .. ',"error":' .. v[10] .. ',"retry_at":' .. v[11]
+    .. ',"queue_position":' .. (rank and rank + 1 or 'null') .. ',"eta_s":' .. eta(id, rank, v)
+    .. ',"ledger":{"paid":' .. v[17] .. ',"open":' .. v[18] .. ',"rejected":' .. v[19] .. ',"not_sent":' .. v[20]
+    .. ',"unknown":' .. v[21] .. ',"reused":' .. v[22] .. ',"input_tokens":' .. v[23] .. ',"output_tokens":' .. v[24]
+    .. '},"metadata":' .. v[12] .. ',"created_at":' .. v[13] .. ',"started_at":' .. v[14] .. ',"finished_at":' .. v[15]
+    .. ',"callback":' .. v[16] .. ',"links":{"self":' .. self .. '","stream":' .. self .. '/stream","cancel":' .. self
+    .. '/cancel","retry":' .. self .. '/retry"}' .. (reason and ',"reason":"' .. reason .. '"' or '') .. '}', v
 end
 
 -- What a reader gets for one job: its JSON, status fragment, user, sequence number.
@@ -184,9 +183,10 @@ local function view(id)
   return {json, v[2], v[30], v[31]}
 end
 
--- Append an event to the job's log and publish it; `fed`: also to the feeds of its user and of all.
+-- Append the event that `job.seq` counts already to the log and publish it; `fed`: also to the feeds of
+-- its user and of all.
 local function emit(job, event, data, fed)
-  local seq = redis.call('HINCRBY', job.key, 'seq', 1)
+  local seq = job.seq
   local block = 'event: ' .. event .. '\ndata: ' .. data .. '\n\n'
   local log = K('log', job.id)
   local said = redis.pcall('XADD', log, seq .. '-0', 'b', block)
@@ -199,37 +199,43 @@ local function emit(job, event, data, fed)
   if not fed then return end
   for _, scope in ipairs(job.scopes) do
     local feed = K('feed', scope)
-    local feed_id = redis.call('XADD', feed, 'MAXLEN', '~', CONFIG.feed_length, '*', 'j', job.id, 's', seq)
-    redis.call('PEXPIRE', feed, CONFIG.keep_ms)
+    local feed_id = redis.call('XADD', feed, 'MAXLEN', '~', FEED_LENGTH, '*', 'j', job.id, 's', seq)
+    redis.call('PEXPIRE', feed, KEEP_MS)
     redis.call('PUBLISH', K('feed_channel', scope), feed_id .. '\n' .. block)
   end
 end
 
--- The index sets a job stands in: one for each of user or all, status or all, kind or all.
+-- The index sets a job of a status stands in, for each of its scopes: one by submission and one by kind,
+-- or, with a status, the one of that.
 local function indexes(scopes, status, kind)
   local names = {}
   for _, scope in ipairs(scopes) do
-    for _, k in ipairs({'*', kind}) do table.insert(names, K('index', k, status, scope)) end
+    if status == '*' then
+      table.insert(names, K('index', '*', '*', scope))
+      table.insert(names, K('index', kind, '*', scope))
+    else
+      table.insert(names, K('index', '*', status, scope))
+    end
   end
   return names
 end
 
--- Enter a status: write it, move the job in the indexes, log and publish the state event. Answers the
--- job as it was shown.
-local function enter(job, status, reason)
-  redis.call('HSET', job.key, 'status', status)
+-- Enter a status: write it and the fields that come with it (name, value …), move the job in the indexes,
+-- log and publish the state event. Answers the job as it was shown.
+local function enter(job, status, reason, ...)
+  job.seq = job.seq + 1
+  redis.call('HSET', job.key, 'status', status, 'seq', job.seq, ...)
   if job.status ~= status then
-    if job.status then
-      for _, name in ipairs(indexes(job.scopes, job.status, job.kind)) do redis.call('ZREM', name, job.id) end
-    end
-    for _, name in ipairs(indexes(job.scopes, status, job.kind)) do
-      redis.call('ZADD', name, job.created, job.id)
+    for _, scope in ipairs(job.scopes) do
+      if job.status then redis.call('ZREM', K('index', '*', job.status, scope), job.id) end
+      redis.call('ZADD', K('index', '*', status, scope), job.created, job.id)
     end
   end
   job.status = status
-  count(1, 'entered', job.kind, string.sub(status, 2, -2), reason or '')
+  local word = string.sub(status, 2, -2)
+  count(1, 'entered\n' .. job.kind .. '\n' .. word .. '\n' .. (reason or ''))
   local json = render(job.id, reason)
-  emit(job, string.sub(status, 2, -2), json, true)
+  emit(job, word, json, true)
   return json
 end
 
@@ -247,7 +253,12 @@ end
 
 -- When a job that waits for the model has waited for as long as a job may in all, or nil.
 local function patience_ends(job)
-  return job.deferred and job.deferred + CONFIG.max_wait_ms - job.waited
+  return job.deferred and job.deferred + MAX_WAIT_MS - job.waited
+end
+
+-- Whether a job is, or was in this life, among those that have a deadline.
+local function is_watched(job)
+  return job.deadline ~= '' or job.expires ~= '' or job.waited ~= '0' or job.deferred
 end
 
 -- The time by which somebody must look at a waiting job: its deadline, that of its first start, or
@@ -257,7 +268,11 @@ local function watch_deadline(job)
   if expires and (not at or expires < at) then at = expires end
   local patience = patience_ends(job)
   if patience and (not at or patience < at) then at = patience end
-  if at then redis.call('ZADD', K('deadline'), at, job.id) else redis.call('ZREM', K('deadline'), job.id) end
+  if at then
+    redis.call('ZADD', K('deadline'), at, job.id)
+  elseif is_watched(job) then
+    redis.call('ZREM', K('deadline'), job.id)
+  end
   return at
 end
 
@@ -266,11 +281,10 @@ local function line_up(job, now)
   redis.call('SET', K('arq', job.entry), string.format('{"t":null,"f":"run_job","a":[],"k":{},"et":%d}', now))
   redis.call('ZADD', K('waiting'), now, job.id)
   watch_deadline(job)
-  if redis.call('HEXISTS', K('heads', job.kind), job.user) == 1 then
-    redis.call('ZADD', K('turns', job.kind, job.user), now, job.entry)
-  else
-    redis.call('HSET', K('heads', job.kind), job.user, job.entry)
+  if redis.call('HSETNX', K('heads', job.kind), job.user, job.entry) == 1 then
     redis.call('ZADD', job.queue, now, job.entry)
+  else
+    redis.call('ZADD', K('turns', job.kind, job.user), now, job.entry)
   end
   redis.call('PUBLISH', K('wake_channel'), job.kind)
 end
@@ -314,9 +328,9 @@ end
 
 -- Progress never goes down, whatever a later attempt or an old worker says (case E6).
 local function advance(job, A)
-  local was = tonumber(redis.call('HGET', job.key, 'done'))
-  local done = math.max(was, tonumber(A.done))
-  redis.call('HSET', job.key, 'done', done, 'total', A.total, 'note', A.note)
+  local done = math.max(tonumber(job.done), tonumber(A.done))
+  job.seq = job.seq + 1
+  redis.call('HSET', job.key, 'seq', job.seq, 'done', done, 'total', A.total, 'note', A.note)
   if plan_part(A.plan) ~= '' then redis.call('HSET', job.key, 'plan', A.plan) end
   emit(job, 'progress', table.concat({'{"job_id":"', job.id, '","progress":{"done":', done,
     ',"total":', A.total, ',"note":', A.note, plan_part(A.plan), '}}'}), true)

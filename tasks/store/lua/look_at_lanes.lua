@@ -9,7 +9,7 @@ for _, model in ipairs(redis.call('SMEMBERS', K('lanes'))) do
     in_line = in_line + redis.call('ZCARD', line_of(model, user))
   end
   local opens = opens_at(model)
-  table.insert(found, {model, redis.call('ZCARD', K('lane', model)), limit_of(CONFIG.models, model), in_line,
+  table.insert(found, {model, redis.call('ZCARD', K('lane', model)), limit_of(MODEL_LIMITS, model), in_line,
     opens > now and tostring(opens) or ''})
 end
 return found

@@ -4,6 +4,6 @@
 local job = load(A.job)
 if not holds(job, A) then return {'lost'} end
 redis.call('HINCRBY', job.key, 'reused', A.reused)
-count(A.reused, 'reused', job.kind)
+count(A.reused, 'reused\n' .. job.kind)
 advance(job, A)
 return {'ok'}

@@ -21,7 +21,7 @@ local line = cjson.decode(written)
 if line.outcome ~= 'open' and (line.outcome ~= 'unknown' or A.outcome == 'unknown') then return told() end
 
 if A.closed_ms ~= '' then
-  close_lane(line.model, now + math.min(A.closed_ms, CONFIG.longest_ms), now)
+  close_lane(line.model, now + math.min(A.closed_ms, LONGEST_PAUSE_MS), now)
 end
 give_up_place(line.model, place_of(job, line.run, A.call), now)
 redis.call('HINCRBY', job.key, line.outcome, -1)
@@ -32,11 +32,11 @@ line.outcome, line.ended = A.outcome, math.floor(now)
 line.status, line.request_id, line.message = tonumber(A.status), A.request_id, A.message
 line.input_tokens, line.output_tokens = tonumber(A.input_tokens), tonumber(A.output_tokens)
 redis.call('HSET', ledger, field, cjson.encode(line))
-count(1, 'calls', line.model, A.outcome)
-count(A.input_tokens, 'tokens', line.model, 'input')
-count(A.output_tokens, 'tokens', line.model, 'output')
-observe(line.ended - line.started, 'call', line.model)
-if A.first_ms ~= '' then observe(tonumber(A.first_ms), 'first', line.model) end
+count(1, 'calls\n' .. line.model .. '\n' .. A.outcome)
+count(A.input_tokens, 'tokens\n' .. line.model .. '\ninput')
+count(A.output_tokens, 'tokens\n' .. line.model .. '\noutput')
+observe(line.ended - line.started, 'call\n' .. line.model)
+if A.first_ms ~= '' then observe(tonumber(A.first_ms), 'first\n' .. line.model) end
 
 -- Whether the endpoint may still hold an answer for another call of this step under the same key.
 local function in_doubt()
@@ -61,7 +61,7 @@ if A.value == '' then
   if present and spent then redis.call('HINCRBY', ledger, key, 1) end
 elseif keep_step(job, A) then
   if A.outcome == 'paid' then
-    redis.call('SET', memo_of(job.user, A.hash), job.id .. '\n' .. A.step, 'PX', CONFIG.keep_ms)
+    redis.call('SET', memo_of(job.user, A.hash), job.id .. '\n' .. A.step, 'PX', KEEP_MS)
   end
   if word == 'ok' and A.note ~= '' then
     advance(job, A)

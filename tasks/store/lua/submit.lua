@@ -1,7 +1,7 @@
 -- Store a job, count it, put it in its user's line, tell the world: all or nothing.
 -- A repeat by nature: the caller made the job's id, so a record under it is its own earlier try.
 -- A: job, user, kind, quota, idem ('' none), fingerprint, status (to enter), deadline_ms, expires_ms
---    ('' none; from now), blob ('' none), and `.name` = a field of the record for each of the others
+--    ('' none; from now), blob ('' none); from REST on: name, value … of the other fields of the record
 -- returns: word, jobs in flight, view… (of a new job as its first event shows it); word: new, replay,
 --    reused (the key came with another body), full
 local set = K('inflight', A.user)
@@ -16,23 +16,17 @@ if A.idem ~= '' then
 end
 if not quota_left(A.user, tonumber(A.quota)) then return {'full', redis.call('SCARD', set)} end
 
-local record = {'job_id', A.job, 'kind', A.kind, 'user', A.user, 'idem', A.idem, 'fingerprint', A.fingerprint,
-  'life', 1, 'run', 0, 'created', now, 'created_at', iso(now), 'deadline_ms', A.deadline_ms,
-  'deadline', A.deadline_ms ~= '' and now + A.deadline_ms or '',
-  'expires', A.expires_ms ~= '' and now + A.expires_ms or ''}
-for name, value in pairs(A) do
-  if string.sub(name, 1, 1) == '.' then
-    table.insert(record, string.sub(name, 2))
-    table.insert(record, value)
-  end
-end
-redis.call('HSET', K('job', A.job), 'status', A.status, unpack(record))
+local job = {id = A.job, key = K('job', A.job), entry = A.job .. ':1', queue = K('queue', A.kind), kind = A.kind,
+  user = A.user, scopes = {'*', '=' .. A.user}, created = now, seq = 0, started_at = 'null', waited = '0',
+  deadline = A.deadline_ms ~= '' and now + A.deadline_ms or '',
+  expires = A.expires_ms ~= '' and now + A.expires_ms or ''}
 if A.idem ~= '' then redis.call('SET', K('idem', A.idem), A.job) end
 if A.blob ~= '' then redis.call('SET', K('blob', A.job), A.blob) end
 redis.call('SADD', set, A.job)
-
-local job = load(A.job)
-job.status = nil
 for _, name in ipairs(indexes(job.scopes, '*', job.kind)) do redis.call('ZADD', name, now, job.id) end
 line_up(job, now)
-return {'new', redis.call('SCARD', set), enter(job, A.status), A.status, A.user, '1'}
+local shown = enter(job, A.status, nil, 'job_id', A.job, 'kind', A.kind, 'user', A.user, 'idem', A.idem,
+  'fingerprint', A.fingerprint, 'life', 1, 'run', 0, 'created', now, 'created_at', iso(now),
+  'started_at', 'null', 'finished_at', 'null', 'deadline_ms', A.deadline_ms, 'deadline', job.deadline,
+  'expires', job.expires, unpack(ARGV, REST))
+return {'new', redis.call('SCARD', set), shown, A.status, A.user, '1'}

@@ -1,31 +1,30 @@
 -- Fail waiting jobs whose time is up, revive dead letters by rule, and prune what the end of others left.
--- A: failed (target), waiting (set of statuses), overdue_error, waited_error (see `fail`), ruled (set of
---    statuses that a rule may end), queued (target), lease_ms, most
+-- A: most (of each list at once)
 -- returns: for each job that it moved on, what is told of it (see `moved`)
 local FULL_MS = 60000 -- the user has as many jobs in flight as are allowed: the rule asks again then
 local function end_overdue(id)
   local job = load(id)
   if not job or job.finished_at ~= 'null' then
     redis.call('ZREM', K('deadline'), id)
-  elseif among(A.waiting, job.status) then
+  elseif among(WAITS, job.status) then
     if (watch_deadline(job) or math.huge) <= now then
       local patience = patience_ends(job)
-      return fail(job, A.failed, patience and patience <= now and A.waited_error or A.overdue_error, now)
+      return fail(job, FAILED, patience and patience <= now and WAITED_ERROR or OVERDUE_ERROR, now)
     end
   else
     -- Its worker ends it; should that one die, the take-over finds the deadline passed.
-    redis.call('ZADD', K('deadline'), now + A.lease_ms, id)
+    redis.call('ZADD', K('deadline'), now + LEASE_MS, id)
   end
 end
 local function obey(id)
   local job = load(id)
-  if job and among(A.ruled, job.status) and not quota_left(job.user, CONFIG.quota) then
+  if job and among(RULED, job.status) and not quota_left(job.user, QUOTA) then
     redis.call('ZADD', K('rules'), now + FULL_MS, id)
   else
     redis.call('ZREM', K('rules'), id)
-    if job and among(A.ruled, job.status) then
+    if job and among(RULED, job.status) then
       redis.call('HINCRBY', job.key, 'ruled', 1)
-      revive(job, A.queued, now)
+      revive(job, QUEUED, now)
       return moved(load(id), 'retried by a rule')
     end
   end
@@ -55,7 +54,7 @@ for _, model in ipairs(redis.call('SMEMBERS', K('lanes'))) do
 end
 local workers = redis.call('HGETALL', K('workers'))
 for i = 1, #workers, 2 do
-  if tonumber(string.match(workers[i + 1], '^%d+')) < now - 3 * A.lease_ms then
+  if tonumber(string.match(workers[i + 1], '^%d+')) < now - 3 * LEASE_MS then
     redis.call('HDEL', K('workers'), workers[i])
   end
 end
