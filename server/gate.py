@@ -11,6 +11,7 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from starlette.datastructures import QueryParams
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.auth import Caller, Guest, Keyring, session_user
@@ -70,14 +71,14 @@ class Gate:
         self._app, self._keyring, self._origins = app, keyring, origins
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
+        refused = self._look_at(scope) if scope["type"] == "http" else None
+        await (refused or self._app)(scope, receive, send)
+
+    def _look_at(self, scope: Scope) -> Response | None:
+        """The refusal, if the request is refused. Not a part of the call above, where all that was
+        looked at would stay as long as a stream does."""
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
-            await problem(431, f"The headers are larger than {MAX_HEADERS} bytes.")(
-                scope, receive, send
-            )
-            return
+            return problem(431, f"The headers are larger than {MAX_HEADERS} bytes.")
         headers = headers_of(scope)
         try:
             if not self._keyring:
@@ -85,9 +86,8 @@ class Gate:
             check_site(scope["method"], headers, self._origins)
             scope["user"] = self._caller(scope, headers)
         except Refusal as error:
-            await refusal(error, scope.get("root_path", ""))(scope, receive, send)
-            return
-        await self._app(scope, receive, send)
+            return refusal(error, scope.get("root_path", ""))
+        return None
 
     def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller:
         """The caller: by key, by signed link, by session. Raises Unauthorized."""

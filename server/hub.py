@@ -12,9 +12,7 @@ import asyncio
 import logging
 import re
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from contextlib import AbstractContextManager, suppress
 from itertools import cycle
 from typing import Any, Final
 
@@ -22,14 +20,11 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
-from tasks.lifecycle import FINAL
+from server.watch import Message, Watch
 from tasks.store.wire import own_connection
 
 log = logging.getLogger("slowcall.hub")
 
-MAILBOX: Final = 512
-MAILBOX_BYTES: Final = 4_194_304
-"""Messages that may wait for one slow listener; beyond that it reads them from the log."""
 HEARTBEAT_S: Final = 5.0
 """How often the connection is asked for a sign of life; two unanswered ones end it."""
 DIAL_S: Final = 5.0
@@ -44,73 +39,6 @@ _OWN: Final[dict[str, Any]] = {
 """The hub looks after its connection itself."""
 _PING_SLOTS: Final = 16
 _OURS: Final = re.compile(rb"\d{1,16}(-\d{1,16})?\n")
-_FINAL_BLOCKS: Final = tuple(f"event: {status}\n".encode() for status in FINAL)
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One published event, made once for all its listeners; `frame` is ready to send."""
-
-    mark: str
-    frame: bytes
-    final: bool
-
-    @classmethod
-    def read(cls, payload: bytes) -> Message:
-        """The message of `b"<mark>\\n" + block`."""
-        mark, _, block = payload.partition(b"\n")
-        frame = b"id: " + mark + b"\n" + block
-        return cls(mark.decode("ascii", "replace"), frame, block.startswith(_FINAL_BLOCKS))
-
-
-class Watch:
-    """One listener's mailbox: messages, and what it is asked to do besides."""
-
-    __slots__ = ("_messages", "_size", "_reread", "_pinged", "_wake", "closed")
-
-    def __init__(self) -> None:
-        self._messages: list[Message] = []
-        self._size = 0
-        self._reread = False
-        self._pinged = False
-        self._wake = asyncio.Event()
-        self.closed = False
-
-    async def wait(self) -> None:
-        """Wait until something is there."""
-        await self._wake.wait()
-
-    def take(self) -> tuple[list[Message], bool, bool]:
-        """Everything that is there: messages in order, "read your log", "say you are alive"."""
-        self._wake.clear()
-        taken = self._messages, self._reread, self._pinged
-        self._messages, self._size = [], 0
-        self._reread = self._pinged = False
-        return taken
-
-    def post(self, message: Message) -> None:
-        """Put a message in; a full mailbox is emptied and its owner sent to the log."""
-        if len(self._messages) >= MAILBOX or self._size >= MAILBOX_BYTES:
-            self._messages, self._size = [], 0
-            self._reread = True
-        self._messages.append(message)
-        self._size += len(message.frame)
-        self._wake.set()
-
-    def reread(self) -> None:
-        """Ask the listener to read its log from where it is."""
-        self._reread = True
-        self._wake.set()
-
-    def ping(self) -> None:
-        """Ask the listener to say that it is alive, and to look whether it missed anything."""
-        self._pinged = True
-        self._wake.set()
-
-    def close(self) -> None:
-        """Ask the listener to end."""
-        self.closed = True
-        self._wake.set()
 
 
 class _Topic:
@@ -121,6 +49,24 @@ class _Topic:
     def __init__(self) -> None:
         self.watches: set[Watch] = set()
         self.live = False
+
+
+class _Listening(AbstractContextManager[Watch]):
+    """A watch while it listens. No generator, whose frame would stay with every stream."""
+
+    __slots__ = ("_hub", "_channel", "_slot", "_watch")
+
+    def __init__(self, hub: Hub, channel: bytes, slot: set[Watch]) -> None:
+        self._hub, self._channel, self._slot, self._watch = hub, channel, slot, Watch()
+
+    def __enter__(self) -> Watch:
+        self._slot.add(self._watch)
+        self._hub.join(self._channel, self._watch)
+        return self._watch
+
+    def __exit__(self, *_: object) -> None:
+        self._slot.discard(self._watch)
+        self._hub.leave(self._channel, self._watch)
 
 
 class Hub:
@@ -158,18 +104,9 @@ class Hub:
         """How many watches there are."""
         return sum(len(slot) for slot in self._slots)
 
-    @contextmanager
-    def watch(self, channel: str) -> Iterator[Watch]:
+    def watch(self, channel: str) -> AbstractContextManager[Watch]:
         """Listen to a channel; after the hub's end the watch is closed from the start."""
-        watch, slot = Watch(), next(self._next_slot)
-        name = channel.encode()
-        slot.add(watch)
-        self._join(name, watch)
-        try:
-            yield watch
-        finally:
-            slot.discard(watch)
-            self._leave(name, watch)
+        return _Listening(self, channel.encode(), next(self._next_slot))
 
     def end(self) -> None:
         """Close every watch, present and future: the process is about to leave."""
@@ -177,7 +114,8 @@ class Hub:
         for watch in [watch for slot in self._slots for watch in slot]:
             watch.close()
 
-    def _join(self, channel: bytes, watch: Watch) -> None:
+    def join(self, channel: bytes, watch: Watch) -> None:
+        """Give a watch what is told on a channel from now on."""
         topic = self._topics.get(channel)
         if topic is None:
             topic = self._topics[channel] = _Topic()
@@ -188,7 +126,8 @@ class Hub:
         if self._ended:
             watch.close()
 
-    def _leave(self, channel: bytes, watch: Watch) -> None:
+    def leave(self, channel: bytes, watch: Watch) -> None:
+        """End that; a channel that nobody listens to is let go."""
         topic = self._topics[channel]
         topic.watches.discard(watch)
         if not topic.watches:

@@ -1,12 +1,15 @@
-"""uvicorn's HTTP protocol, with bounds where it has none: size and time of a request's head."""
+"""uvicorn's HTTP protocol with bounds on a request's head, and a port for bytes that are ready."""
 
 from __future__ import annotations
 
+import weakref
 from asyncio import BaseTransport, TimerHandle
 from typing import Any, Final
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from starlette.types import Scope
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+_EXTENSION: Final = "slowcall.protocol"
 HEAD_S: Final = 30.0
 """As long as a request may take to send its head; so may a connection that says nothing."""
 MAX_HEAD: Final = 131_072
@@ -20,6 +23,8 @@ class Protocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._awaited: TimerHandle | None = None
         self._size = 0
+        # A strong one would be a circle, which stays until somebody collects garbage.
+        self._itself = weakref.ref(self)
 
     def connection_made(self, transport: BaseTransport) -> None:
         """A client has come."""
@@ -48,6 +53,7 @@ class Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         """The head is whole."""
         self._head_is_there()
+        self.scope["extensions"] = {_EXTENSION: self._itself}  # type: ignore[dict-item]
         super().on_headers_complete()
 
     def _await_head(self) -> None:
@@ -59,3 +65,30 @@ class Protocol(HttpToolsProtocol):
         if self._awaited is not None:
             self._awaited.cancel()
             self._awaited = None
+
+
+class Port:
+    """The way of one answer to its connection past ASGI: nothing may be in between that changes
+    what is sent, so it is there only where this protocol serves our own app (`slowcall serve`)."""
+
+    def __init__(self, cycle: RequestResponseCycle) -> None:
+        self._cycle = cycle
+
+    @classmethod
+    def of(cls, scope: Scope) -> Port | None:
+        """The port of a request; None under another server, and behind others in a pipeline."""
+        protocol = scope.get("extensions", {}).get(_EXTENSION, lambda: None)()
+        cycle = protocol.cycle if protocol is not None else None
+        return cls(cycle) if cycle is not None and cycle.scope is scope else None
+
+    def is_free(self) -> bool:
+        """Whether a chunk may be written now: the answer is under way, its client takes it."""
+        cycle = self._cycle
+        return bool(
+            cycle.chunked_encoding
+            and not (cycle.disconnected or cycle.response_complete or cycle.flow.write_paused)
+        )
+
+    def write(self, chunk: bytes) -> None:
+        """Send a chunk in the form of RFC 9112, 7.1."""
+        self._cycle.transport.write(chunk)

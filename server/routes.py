@@ -16,7 +16,6 @@ from starlette.responses import Response
 
 from server.auth import SHARE_S, share_token
 from server.bodies import fingerprint, headers_of, media_type_of, read_json
-from server.hub import Watch
 from server.parts import Parts, caller_of, job_of, parts_of
 from server.problems import refusal
 from server.schemas import (
@@ -26,6 +25,7 @@ from server.schemas import (
     preferred_wait_s,
 )
 from server.uploads import read_upload
+from server.watch import Watch
 from tasks import keys
 from tasks.callbacks import check_callback
 from tasks.calls import upstream_key

@@ -15,8 +15,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.types import Message as AsgiMessage
 
-from server.hub import Message, Watch
 from server.parts import caller_of, job_of, parts_of
+from server.protocol import Port
+from server.watch import Deliver, Message, Watch
 from tasks import keys
 from tasks.errors import JobNotFound, StoreUnavailable
 from tasks.lifecycle import FINAL
@@ -153,8 +154,24 @@ def _place(feed_id: str) -> tuple[int, int]:
     return int(milliseconds), int(number)
 
 
-async def frames(tail: Tail, watch: Watch) -> AsyncIterator[bytes]:
-    """All that a stream sends, several events at once where several are there.
+def deliver_by(port: Port | None, tail: Tail) -> Deliver | None:
+    """How a live message that follows goes to the client while its stream waits."""
+    if port is None:
+        return None
+
+    def deliver(message: Message) -> bool:
+        if message.final or tail.behind or not port.is_free():
+            return False
+        if tail.accept(message):
+            port.write(message.chunk)
+        return not tail.behind
+
+    return deliver
+
+
+async def frames(tail: Tail, watch: Watch, deliver: Deliver | None = None) -> AsyncIterator[bytes]:
+    """All that a stream sends, several events at once where several are there; but for what
+    `deliver` sends in between.
 
     A store that is away is asked again when the hub or a ping says so; the stream stays open.
     """
@@ -171,18 +188,24 @@ async def frames(tail: Tail, watch: Watch) -> AsyncIterator[bytes]:
         if chunk:
             yield chunk
         elif not tail.ended:
-            await watch.wait()
+            await watch.wait(deliver)
+
+
+_HEADERS: Final = EventSourceResponse(iter(())).raw_headers
+"""Those of sse-starlette, once for all streams."""
 
 
 class EventStream(EventSourceResponse):
     """An SSE response that sends from the request's own task, with one watch for the disconnect.
 
     Keep-alives come from the hub's shared pinger and the end of the process from the hub's end,
-    instead of tasks of each stream's own; the bytes of an event were made once, for all streams.
+    instead of tasks of each stream's own; the bytes of an event were made once, for all streams,
+    and go out past it by `port` where there is one.
     """
 
-    def __init__(self, tail: Tail, watch: Watch) -> None:
-        super().__init__(frames(tail, watch), ping=0)
+    def __init__(self, tail: Tail, watch: Watch, port: Port | None) -> None:
+        super().__init__(frames(tail, watch, deliver_by(port, tail)), ping=0)
+        self.raw_headers = _HEADERS
         self._watch = watch
         self._stuck = False
 
@@ -256,7 +279,7 @@ class _Follow:
                 await later(full or "")(scope, receive, send)
                 return
             with parts.hub.watch(self._channel) as watch:
-                await EventStream(self._tail, watch)(scope, receive, send)
+                await EventStream(self._tail, watch, Port.of(scope))(scope, receive, send)
 
 
 class JobStream(_StreamEndpoint):

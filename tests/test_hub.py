@@ -12,7 +12,8 @@ from pydantic import SecretStr
 from redis.asyncio import Redis
 
 from server import hub as hub_module
-from server.hub import MAILBOX, MAILBOX_BYTES, Hub, Message, Watch
+from server.hub import Hub
+from server.watch import MAILBOX, MAILBOX_BYTES, Message, Watch
 from tasks.settings import Settings
 from tests.serving import store_of, until
 
@@ -59,11 +60,11 @@ def test_a_message_is_made_once_and_knows_whether_it_is_final() -> None:
 async def test_a_full_mailbox_sends_its_owner_to_the_log(count: int, size: int) -> None:
     watch = Watch()
     for number in range(count):
-        watch.post(Message(str(number), b"x" * size, False))
+        watch.post(Message(str(number), b"x" * size, b"", False))
     waiting, reread, _ = watch.take()
     assert (len(waiting), reread) == (count, False)
     for number in range(count + 1):
-        watch.post(Message(str(number), b"x" * size, False))
+        watch.post(Message(str(number), b"x" * size, b"", False))
     waiting, reread, _ = watch.take()
     assert (len(waiting), reread) == (1, True)
     assert watch.take() == ([], False, False)

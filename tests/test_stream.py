@@ -392,7 +392,7 @@ async def test_a_slow_reader_gets_everything_from_the_log(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its mailbox overflows while its connection takes nothing."""
-    monkeypatch.setattr("server.hub.MAILBOX", 20)
+    monkeypatch.setattr("server.watch.MAILBOX", 20)
     async with served(settings) as client, store_of(settings) as store:
         hand, job_id = Hand(store), await submit(client)
         path = f"/jobs/{job_id}/stream"

@@ -11,7 +11,7 @@ from typing import Final
 
 from tests.bench.parts import Place, cpu_s, free_port, memory_kib, running, until
 
-OURS_APP: Final = "server.app:app"
+OURS_APP: Final = "slowcall serve"
 PEERS_APP: Final = "tests.bench.peers.web:app"
 
 
@@ -35,10 +35,13 @@ class Web:
 
 @contextmanager
 def web(here: Place, app: str) -> Iterator[Web]:
-    """Serve an app with uvicorn on a free port, as `slowcall serve` does."""
+    """Serve on a free port: ours as users do, an app of the peers by uvicorn in the same way."""
     port = free_port()
     options = ["--host", "127.0.0.1", "--port", str(port), "--loop", "uvloop", "--ws", "none"]
     quiet = ["--no-access-log", "--log-level", "warning", "--backlog", "4096"]
+    words = ["uvicorn", app, *options, *quiet]
+    if app == OURS_APP:
+        words = ["server", "serve", "--port", str(port)]
     environment = here.environment(
         REDIS_URL=here.url,
         SLOWCALL_DATA_DIR=str(here.folder),
@@ -46,8 +49,7 @@ def web(here: Place, app: str) -> Iterator[Web]:
         SLOWCALL_MAX_STREAMS="100000",
         SLOWCALL_USER_STREAMS="100000",
     )
-    words = [sys.executable, "-m", "uvicorn", app, *options, *quiet]
-    with running(*words, env=environment, cwd=here.folder) as process:
+    with running(sys.executable, "-m", *words, env=environment, cwd=here.folder) as process:
         until(lambda: listens(port) or process.poll() is not None, f"{app} listens")
         yield Web(port, process.pid)
 
