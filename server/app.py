@@ -18,14 +18,14 @@ from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.middleware.cors import CORSMiddleware
-from starlette.routing import Mount, Route
-from starlette.staticfiles import StaticFiles
+from starlette.routing import Route
 
 from server import retries, routes, service
 from server.auth import Keyring
 from server.gate import Gate, HideTokens, SecurityHeaders
 from server.hub import Hub
 from server.openapi import describe
+from server.pages import page_routes
 from server.parts import Parts
 from server.problems import SafetyNet, on_http_exception, on_refusal
 from server.seats import Seats
@@ -80,7 +80,7 @@ def create_app(settings: Settings) -> Starlette:
     return app
 
 
-def _routes() -> list[Route | Mount]:
+def _routes() -> list[Route]:
     job = "/jobs/{job_id}"
     return [
         Route("/jobs", routes.submit, methods=["POST"]),
@@ -101,8 +101,7 @@ def _routes() -> list[Route | Mount]:
         Route("/healthz", service.alive),
         Route("/readyz", service.ready),
         Route("/metrics", service.metrics),
-        Route("/", service.page),
-        Mount("/static", StaticFiles(directory=service.STATIC, check_dir=False)),
+        *page_routes(),
     ]
 
 

@@ -1,16 +1,15 @@
-"""Everything but the jobs: health, figures, kinds, the page and its session."""
+"""Everything but the jobs and the page: health, figures, kinds, the page's session."""
 
 from __future__ import annotations
 
 import time
-from pathlib import Path
 from typing import Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.requests import Request
-from starlette.responses import FileResponse, Response
+from starlette.responses import Response
 
 from server.auth import SESSION_S, session_token
 from server.bodies import read_json
@@ -22,13 +21,7 @@ from tasks.errors import Unauthorized
 from tasks.metrics import store_metrics
 from tasks.store.fragments import iso
 
-STATIC: Final = Path(__file__).parent.parent / "static"
 NO_WORKER: Final = "No worker is alive: start one with `slowcall worker`. Jobs wait meanwhile."
-
-
-async def page(request: Request) -> Response:
-    """`GET /`: the page; a browser asks every time whether it is still the same."""
-    return FileResponse(STATIC / "index.html")
 
 
 async def alive(request: Request) -> Response:
