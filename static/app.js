@@ -32,7 +32,7 @@ const list = new List(jobs, {
 	watched: () => shared || watcher.id,
 	readOnly: Boolean(shared),
 });
-const feed = new Feed({ event: heard, state: connected });
+const feed = new Feed({ event: (...event) => spoken.then(() => heard(...event)), state: connected });
 let reading;
 let looking;
 let hiding;
@@ -42,14 +42,14 @@ function heard(name, data) {
 	if (name === 'snapshot') return readSoon();
 	const before = jobs.get(data.job_id)?.job.status;
 	jobs.hear(name, data);
-	if (!data.status) return undefined;
+	if (!data.status) return;
 	if (data.status !== before && mine.has(data.job_id)) sayStatus(data);
 	looking ??= setTimeout(() => guard(look), LOOK_SOON_MS);
-	return undefined;
 }
 
-function connected(state) {
+async function connected(state) {
 	dataset.connection = state;
+	await spoken;
 	write(one('.connection'), word(`connection.${state}`));
 	if (state === 'open' && !shared) readSoon();
 }
@@ -68,9 +68,9 @@ async function listed(query) {
 
 // The list as the server has it now; events that come meanwhile have the last word.
 async function read() {
-	if (!kindsKnown) learn((await ask('kinds')).kinds);
+	const [page, told] = await Promise.all([listed(''), kindsKnown || ask('kinds')]);
+	if (!kindsKnown) learn(told.kinds);
 	kindsKnown = true;
-	const page = await listed('');
 	jobs.keepOnly(page.jobs, !page.next_cursor, page.since);
 	jobs.older ??= page.next_cursor ?? '';
 	list.redraw();
@@ -158,9 +158,11 @@ function wake() {
 followDisplay();
 for (const [tag, name] of Object.entries(LANGUAGES)) language.add(new Option(name, tag));
 on(language, 'change', () => show((localStorage.language = language.value)));
-await show(firstLanguage());
-if (shared) (await import('./shared.js')).showShared(jobs, shared, query.get('share'), connected);
-else {
+const spoken = show(firstLanguage());
+if (shared) {
+	await spoken;
+	(await import('./shared.js')).showShared(jobs, shared, query.get('share'), connected);
+} else {
 	followKey();
 	followForm((job) => {
 		mine.add(job.job_id);
@@ -168,7 +170,9 @@ else {
 	});
 	on(window, 'hashchange', showView);
 	on(one('.older'), 'click', () => guard(readOlder));
-	showView();
+	// The connection needs no words; what it brings waits for them.
 	followVisibility();
+	await spoken;
+	showView();
 	setInterval(() => guard(look), LOOK_EVERY_MS);
 }

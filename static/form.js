@@ -55,10 +55,9 @@ async function drawKind() {
 	write(one('.main-field span'), wordOr(`form.main.${kind.name}`, main || word('form.main')));
 	write(one('#about'), wordOr(`kind.${kind.name}`, kind.description));
 	write(one('#files'), [...fileField.files].map(({ name }) => name).join(', ') || word('form.types'));
-	const elements = (needed) => fields.filter(({ required }) => required === needed).map(({ element }) => element);
 	const [needed, optional] = form.querySelectorAll('.fields');
-	needed.replaceChildren(...elements(true));
-	optional.replaceChildren(...elements(false));
+	for (const place of [needed, optional]) place.replaceChildren();
+	for (const { required, element } of fields) (required ? needed : optional).append(element);
 	one('.more').hidden = !optional.childElementCount;
 }
 

@@ -46,6 +46,21 @@ def asked(page: Page) -> Iterator[list[str]]:
     page.remove_listener("request", note)
 
 
+def test_the_connection_does_not_wait_for_the_words_and_nothing_is_said_without_them(
+    browse: Callable[..., BrowserContext], hand: Hand
+) -> None:
+    page = browse().new_page()
+    words: list[Route] = []
+    page.route("**/words/*.json", lambda route: words.append(route))
+    page.goto("/")
+    connection(page, "open")
+    hand.submit("early")
+    assert not page.inner_text("main").strip()
+    words[0].continue_()
+    expect(page.locator("[data-job-id] .status")).to_have_text("queued")
+    expect(page.locator(".connection")).to_have_text("Live")
+
+
 def test_a_server_restart_is_a_reconnect_and_nothing_else(
     page: Page, hand: Hand, server: Server
 ) -> None:
