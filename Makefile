@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-build-isolation --constraint constraints.txt
 
-.PHONY: run test test-real check prove bench rooms clean
+.PHONY: run test test-real check prove bench soak rooms clean
 
 run: $(VENV)/run.stamp
 	@exec $(BIN)/slowcall up
@@ -22,6 +22,9 @@ test-real: $(VENV)/dev.stamp
 # Beside other queues, each in the pinned version of tests/bench/peers.txt: some need another redis-py.
 bench: $(VENV)/dev.stamp .venv-peers/peers.stamp
 	@$(BIN)/python -m tests.bench $(ARGS)
+
+soak: $(VENV)/dev.stamp
+	@$(BIN)/python -m tests.bench.soak $(ARGS)
 
 .venv-peers/peers.stamp: tests/bench/peers.txt
 	@echo "Adding the peers of the bench to .venv-peers (once) ..."

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final
 
 from server.prove_parts import House, Part
@@ -28,15 +28,24 @@ RULES: Final = (
 class Havoc:
     """Does harm to the processes of a house, by a seed: each sort in turn, in a shuffled order.
 
-    `applied` counts what was done.
+    `applied` counts what was done; no harm comes to those who are `spared`.
     """
 
-    def __init__(self, house: House, seed: int, *, lease_s: float, say: Callable[[str], None]):
+    def __init__(
+        self,
+        house: House,
+        seed: int,
+        *,
+        lease_s: float,
+        say: Callable[[str], None],
+        spared: Collection[Part] = (),
+    ) -> None:
         self.applied: Counter[str] = Counter()
         self._house = house
         self._random = random.Random(seed)
         self._lease_s = lease_s
         self._say = say
+        self._spared = spared
         self._began = time.monotonic()
 
     def rage(self, for_s: float, *, every_s: float) -> None:
@@ -98,4 +107,4 @@ class Havoc:
         return "end of a server, begun anew"
 
     def _one_of(self, parts: list[Part]) -> Part:
-        return self._random.choice(parts)
+        return self._random.choice([part for part in parts if part not in self._spared])
