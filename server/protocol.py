@@ -68,17 +68,23 @@ class Protocol(HttpToolsProtocol):
 
 
 class Port:
-    """The way of one answer to its connection past ASGI: nothing may be in between that changes
-    what is sent, so it is there only where this protocol serves our own app (`slowcall serve`)."""
+    """The way of one answer to its connection, past ASGI.
+
+    Nothing may be in between that changes what is sent (case B12): it is there only where this
+    protocol serves our app and nothing around it, as `slowcall serve` does.
+    """
 
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
 
     @classmethod
     def of(cls, scope: Scope) -> Port | None:
-        """The port of a request; None under another server, and behind others in a pipeline."""
+        """The port of a request; None under another server, in another app, and for one that came
+        before the answer to the one before it."""
         protocol = scope.get("extensions", {}).get(_EXTENSION, lambda: None)()
-        cycle = protocol.cycle if protocol is not None else None
+        if protocol is None or protocol.config.app is not scope["app"]:
+            return None
+        cycle = protocol.cycle
         return cls(cycle) if cycle is not None and cycle.scope is scope else None
 
     def is_free(self) -> bool:
