@@ -30,8 +30,10 @@ KEY: Final = {"Authorization": "Bearer secret"}
 PING_S: Final = 0.3
 OPEN: Final = "slowcall_streams_open "
 
-# What nginx needs to run in a folder of its own, and how a stream finds a server: nothing else.
+# What nginx needs to run in a folder of its own (whose it is, where root runs this), and how a
+# stream finds a server: nothing else.
 CONFIG: Final = """
+user root;
 pid nginx.pid;
 error_log stderr;
 events {{}}
@@ -215,3 +217,15 @@ async def test_a_stream_on_which_nothing_happens_is_kept(
                 assert await frames.frame(within_s=1) in (b"retry: 2000", b":")
             await hand.finish(await hand.start(job_id))
             assert [event.id for event in await frames.events()] == ["2", "3"]
+
+
+async def test_a_document_of_some_megabytes_passes(
+    settings: Settings, servers: list[Command]
+) -> None:
+    """With the one setting that the README names for it; nginx keeps it in a file on its way."""
+    document = b"A line of a long document.\n" * 100_000
+    async with proxied(settings, servers, "client_max_body_size 20m;") as (client, _):
+        posted = await client.post(
+            "/jobs", files={"file": ("long.txt", document)}, data={"kind": "summarize"}
+        )
+        assert posted.status_code == 202, posted.text
