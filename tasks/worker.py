@@ -69,6 +69,7 @@ async def build_worker(
     stack.push_async_callback(patient.aclose)
     prompt = Store.connect(settings)
     stack.push_async_callback(prompt.aclose)
+    await prompt.scripts.load()
     assert settings.ai_url is not None
     model = ModelClient(settings, base_url=settings.ai_url.get_secret_value())
     stack.push_async_callback(model.aclose)

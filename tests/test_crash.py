@@ -13,10 +13,10 @@ from typing import Any, Final, Literal
 
 import httpx
 import pytest
-from redis.asyncio.connection import AbstractConnection
 
 from server.app import create_app
 from tasks.settings import Settings
+from tasks.store.wire import Wire
 from tests.conftest import serving
 from tests.crew import crew, ended, store_at
 from tests.endpoint import Endpoint, answered
@@ -34,17 +34,19 @@ def serve_until(settings: Settings, moment: Moment, nth: int, told: Connection) 
     armed = False
 
     def deadly(when: Moment, verb: Callable[..., Any]) -> Callable[..., Any]:
-        async def spoken(*args: Any, **kwargs: Any) -> Any:
-            said = None if when == MOMENTS[0] else await verb(*args, **kwargs)
+        def spoken(*args: Any) -> None:
+            if when == MOMENTS[1]:
+                verb(*args)
             words[when] += armed
             if when == moment and words[when] == nth:
                 os.kill(os.getpid(), signal.SIGKILL)
-            return await verb(*args, **kwargs) if when == MOMENTS[0] else said
+            if when == MOMENTS[0]:
+                verb(*args)
 
         return spoken
 
-    for name, when in (("send_packed_command", MOMENTS[0]), ("read_response", MOMENTS[1])):
-        setattr(AbstractConnection, name, deadly(when, getattr(AbstractConnection, name)))
+    for name, when in (("send", MOMENTS[0]), ("data_received", MOMENTS[1])):
+        setattr(Wire, name, deadly(when, getattr(Wire, name)))
     app = create_app(settings)
 
     async def arming(scope: Any, receive: Any, send: Any) -> None:

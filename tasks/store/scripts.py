@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from hashlib import sha1
 from importlib import resources
 from itertools import chain
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -34,9 +36,11 @@ _Word = str | bytes | float
 
 _CODE: Final = re.compile(r"(?!WRONGTYPE)[A-Z]{3,} ")
 _LONGEST_PAUSE_S: Final = 1.0
+_FOLDER: Final = resources.files("tasks.store") / "lua"
 _SHARED: Final = ("lib", "lanes", "outbox", "ends")
 
 _DEFINITION: Final = re.compile(r"^(?=local )", re.MULTILINE)
+_WORD: Final = re.compile(r"\w+")
 _DEFINED: Final = re.compile(r"local (?:function )?(\w+)")
 
 _GLOBALS: Final = (
@@ -77,6 +81,13 @@ class Scripts:
         self._constants = constants
         self._patient = patient
         self._clock = clock
+
+    async def load(self) -> None:
+        """Let Redis read all scripts before the first job needs them, which would wait for that. A
+        store that is away gets them as they are called."""
+        texts = [source(name, self._constants) for name in _names()]
+        with suppress(*AWAY):
+            await asyncio.gather(*(self.batches.ask("SCRIPT", "LOAD", text) for text in texts))
 
     async def call(self, name: str, /, *rest: _Word, **arguments: _Word) -> list[Any]:
         """Call a script that is a repeat by nature (its file says why); answers what it returns."""
@@ -127,6 +138,12 @@ def raise_damage(error: ResponseError) -> None:
 
 
 @cache
+def _names() -> list[str]:
+    stems = {Path(file.name).stem for file in _FOLDER.iterdir()}
+    return sorted(stems - set(_SHARED))
+
+
+@cache
 def digest(name: str, constants: str) -> str:
     """What Redis calls a script that it has seen before: the SHA-1 of its text."""
     return sha1(source(name, constants).encode(), usedforsecurity=False).hexdigest()
@@ -136,9 +153,8 @@ def digest(name: str, constants: str) -> str:
 def source(name: str, constants: str) -> str:
     """The whole text of a script: names, what it uses of the constants and of what all share, its
     own body, the wrapper."""
-    folder = resources.files("tasks.store") / "lua"
-    shared = "".join((folder / f"{part}.lua").read_text() for part in _SHARED)
-    body = f"local function script(A, now)\n{(folder / f'{name}.lua').read_text()}\nend\n{_ONCE}"
+    shared = "".join((_FOLDER / f"{part}.lua").read_text() for part in _SHARED)
+    body = f"local function script(A, now)\n{(_FOLDER / f'{name}.lua').read_text()}\nend\n{_ONCE}"
     body = _link(constants + shared, body)
     names = ", ".join(
         f"{key} = '{value.partition('{')[0]}'"
@@ -154,8 +170,10 @@ def _link(shared: str, body: str) -> str:
     Redis runs the whole text at each call: to make what no one uses took a third of a short
     script's time (measured). Lua's locals are defined before they are used, so one pass back does.
     """
+    used = set(_WORD.findall(body))
     for definition in reversed(_DEFINITION.split(shared)[1:]):
         match = _DEFINED.match(definition)
-        if match and re.search(rf"\b{match[1]}\b", body):
+        if match and match[1] in used:
             body = definition + body
+            used.update(_WORD.findall(definition))
     return body
