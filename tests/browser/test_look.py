@@ -217,6 +217,19 @@ def test_a_screen_reader_hears_the_end_and_not_every_step(page: Page, hand: Hand
     assert page.evaluate("window.said") == ["Mine: done."]
 
 
+def test_the_modules_of_the_page_are_named_with_it(browse: Callable[..., BrowserContext]) -> None:
+    page = browse().new_page()
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url.split("/", 3)[3]))
+    response = page.goto("/")
+    assert response
+    page.wait_for_selector("body[data-connection=open]")
+    modules = {path for path in asked if path.endswith(".js")}
+    named = set(re.findall(r"<([^>]+)>; rel=modulepreload", response.headers["link"]))
+    assert modules == {"static/app.js", *named}
+    assert len(named) > 10
+
+
 @pytest.mark.parametrize("language", LESSONS)
 def test_the_page_weighs_less_than_sixty_kilobytes(
     browse: Callable[..., BrowserContext], capsys: pytest.CaptureFixture[str], language: str
