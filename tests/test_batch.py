@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from redis.exceptions import NoScriptError
+from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
 
 from tasks.settings import Settings
 from tasks.store import Store
-from tests.serving import store_of
+from tests.rig import a_job
+from tests.serving import store_of, until
 
 
 async def connections(store: Store) -> int:
@@ -41,3 +42,64 @@ async def test_who_gives_up_harms_nobody(settings: Settings) -> None:
         given_up.cancel()
         assert await other == b"b"
         assert await ask("ECHO", "c") == b"c"
+
+
+async def test_a_large_command_holds_nobody_up(settings: Settings) -> None:
+    """It travels on a connection of its own, which is gone afterwards."""
+    async with store_of(settings) as store:
+        ask = store.scripts.batches.ask
+        await ask("PING")
+        before = await connections(store)
+        large, small = ask("SET", "slowcall:x", b"x" * 1_000_000), ask("ECHO", "b")
+        assert await small == b"b"
+        assert await large == b"OK"
+        assert await ask("STRLEN", "slowcall:x") == 1_000_000
+        assert await connections(store) - before == 1
+        await ask("DEL", "slowcall:x")
+        names = [client["cmd"] for client in await store.redis.client_list()]
+        assert "set" not in names
+
+
+async def test_a_connection_that_was_dropped_is_no_outage(settings: Settings) -> None:
+    """Something between the two ends idle connections; a script is sent again at once."""
+    async with store_of(settings) as store:
+        submitted = await store.submit(a_job("chat"))
+        for _ in range(3):
+            await store.redis.client_kill_filter(_type="normal", skipme=True)
+            assert (await store.read(submitted.job.job_id)).job_id == submitted.job.job_id
+
+
+async def test_who_is_asked_and_dies_fails_everybody(settings: Settings) -> None:
+    async with store_of(settings) as store:
+        ask = store.scripts.batches.ask
+        await ask("PING")
+        waiting = [ask("BLPOP", "slowcall:nothing", "30"), ask("ECHO", "behind it")]
+
+        async def stands() -> bool:
+            clients = await store.redis.client_list()
+            return any(client["cmd"] == "blpop" for client in clients)
+
+        await until(stands, "the command waits")
+        await store.redis.client_kill_filter(_type="normal", skipme=True)
+        for one in waiting:
+            with pytest.raises(ConnectionError):
+                await one
+        assert await ask("ECHO", "anew") == b"anew"
+
+
+async def test_silence_is_not_waited_out(settings: Settings) -> None:
+    """A store that hangs is away, too: whoever asked hears of it, and a new wire is dialled."""
+    async with store_of(settings) as store:
+        store.redis.connection_pool.connection_kwargs["socket_timeout"] = 0.3
+        ask = store.scripts.batches.ask
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.3 s"):
+            await ask("BLPOP", "slowcall:nothing", "30")
+        assert await ask("ECHO", "anew") == b"anew"
+
+
+async def test_nobody_is_left_waiting_at_the_end(settings: Settings) -> None:
+    async with store_of(settings) as store:
+        asked = [store.scripts.batches.ask("ECHO", "a")]
+        await asyncio.sleep(0)  # it dials
+    with pytest.raises(ConnectionError):
+        await asked[0]

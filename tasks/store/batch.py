@@ -13,6 +13,7 @@ from redis.exceptions import ConnectionError
 
 from tasks.store.wire import Replies, Wire, fail
 
+_CLOSED: Final = ConnectionError("the store was closed")
 _LARGE: Final = 262_144
 """Bytes of a command from which on it takes a connection of its own: nobody waits behind it."""
 
@@ -37,7 +38,7 @@ class Batches:
         reply: asyncio.Future[Any] = loop.create_future()
         packed = pack_command(command)
         if len(packed) >= _LARGE:
-            self._begin(self._send_alone(packed, reply))
+            self._begin(self._send_alone(packed, reply), reply)
             return reply
         if not self._asked:
             loop.call_soon(self._flush)
@@ -73,9 +74,6 @@ class Batches:
             self._wire = await Wire.open(self._redis)
         except Exception as error:
             self._give_up(error)
-        except asyncio.CancelledError:
-            self._give_up(ConnectionError("the store was closed"))
-            raise
         else:
             self._send(self._wire)
 
@@ -95,7 +93,16 @@ class Batches:
         finally:
             await wire.close()
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _begin(
+        self, work: Coroutine[Any, Any, None], reply: asyncio.Future[Any] | None = None
+    ) -> None:
+        def ended(task: asyncio.Task[None]) -> None:
+            self._at_work.discard(task)
+            if task.cancelled() and reply is not None:
+                fail([reply], _CLOSED)
+            elif task.cancelled():
+                self._give_up(_CLOSED)
+
         task = asyncio.create_task(work)
         self._at_work.add(task)
-        task.add_done_callback(self._at_work.discard)
+        task.add_done_callback(ended)
