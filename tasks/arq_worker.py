@@ -202,5 +202,6 @@ class _Pipeline(Pipeline):
         self._batches = batches
 
     async def execute(self, *_: Any) -> list[Any]:
-        """The replies to the commands that were put in."""
-        return await asyncio.gather(*(self._batches.ask(*words) for words, _ in self.command_stack))
+        """The definition that arq reads. Its counter of tries is not kept: the record has one."""
+        (definition,) = [words for words, _ in self.command_stack if words[0] == "GET"]
+        return [await self._batches.ask(*definition), 1, True]

@@ -13,7 +13,6 @@ ledger     hash    `c:{call}` -> line (JSON), `n:{step}` -> key number  with the
 blob       string  an uploaded document, until its pages are stored     with the job, or less
 idem       string  job id; `{user length}:{user}:{key}`                 with the job
 arq        string  arq's definition of a queue entry                    until the job is final
-tries      string  arq's own counter of an entry, not used              until final; arq: a day
 queue      zset    arq's queue of one kind: entry -> due time or lease  entries until final
 turns      zset    one user's entries of one kind behind their head     entries until their turn
 heads      hash    user -> the entry that is in the queue for them      until none of them waits
@@ -60,7 +59,6 @@ TEMPLATES: Final = {
     "blob": PREFIX + "blob:{}",
     "idem": PREFIX + "idem:{}",
     "arq": "arq:job:{}",
-    "tries": "arq:retry:{}",
     "queue": PREFIX + "queue:{}",
     "turns": PREFIX + "turns:{}:{}",
     "heads": PREFIX + "heads:{}",

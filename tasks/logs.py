@@ -38,6 +38,8 @@ def configure_logging(part: str, *, stream: TextIO | None = None, host: bool = F
     root.setLevel(logging.INFO)
     for name in _LIBRARIES if host else (*_LIBRARIES, *_UVICORN):
         logging.getLogger(name).setLevel(logging.WARNING)
+    if not host:  # whose thread or process a line is from is never shown, and costs at each line
+        logging.logThreads = logging.logProcesses = logging.logMultiprocessing = False
     for name in _UVICORN:
         logging.getLogger(name).handlers = []
         logging.getLogger(name).propagate = True
