@@ -130,6 +130,7 @@ async def _run(
     logging.getLogger("uvicorn.access").addFilter(_HIDE_TOKENS)
     with join_store(settings) as joined:
         store = Store.connect(joined)
+        await store.scripts.load()
         try:
             async with Hub(store.redis, ping_s=settings.ping_s) as hub:
                 seats = Seats(limit=settings.max_streams, user_limit=settings.user_streams)

@@ -35,6 +35,7 @@ QUEUES: Final = {
     "arq, tuned": Peer("arq_peer", "arq", tuned=True),
     "saq": Peer("saq_peer", "saq"),
     "streaq": Peer("streaq_peer", "streaq"),
+    "docket": Peer("docket_peer", "docket"),
     "taskiq": Peer("taskiq_peer", "taskiq_redis"),
     "celery, threads": Peer("celery_peer", "celery", most=500),
     "rq, in process": Peer("rq_peer", "rq", most=1),

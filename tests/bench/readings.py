@@ -63,12 +63,12 @@ class Reading:
     def row(self) -> dict[str, str]:
         """It for people, by column."""
         return {
-            **{f"{name} MiB": f"{mib:.1f}" for name, mib in self.memory_mib.items()},
+            **{name: f"{mib:.1f}" for name, mib in self.memory_mib.items()},
             "files": str(self.files),
             "threads": str(self.threads),
             "clients": str(self.connections),
             "streams": str(self.streams),
-            "store MiB": f"{self.store_mib:.2f}",
+            "store": f"{self.store_mib:.2f}",
             "keys": f"{self.keys.total()} + {self.passing}",
         }
 

@@ -200,9 +200,13 @@ local function emit(job, event, data, fed)
   for _, scope in ipairs(job.scopes) do
     local feed = K('feed', scope)
     local feed_id = redis.call('XADD', feed, 'MAXLEN', '~', FEED_LENGTH, '*', 'j', job.id, 's', seq)
-    redis.call('PEXPIRE', feed, KEEP_MS)
     redis.call('PUBLISH', K('feed_channel', scope), feed_id .. '\n' .. block)
   end
+end
+
+-- What a user's jobs tell stays for a while after one came or went; meanwhile it may begin anew.
+local function keep_feeds(job)
+  for _, scope in ipairs(job.scopes) do redis.call('PEXPIRE', K('feed', scope), KEEP_MS) end
 end
 
 -- The index sets a job of a status stands in, for each of its scopes: one by submission and one by kind,
@@ -296,14 +300,17 @@ local function step_aside(job, due)
   return true
 end
 
--- A set of ids, never a counter: a full one first drops members whose job is final or gone (case D6).
+-- Whether one job more may be in flight, and how many are: a set of ids, never a counter. A full one
+-- first drops members whose job is final or gone (case D6).
 local function quota_left(user, quota)
   local set = K('inflight', user)
-  if quota == 0 or redis.call('SCARD', set) < quota then return true end
+  local count = redis.call('SCARD', set)
+  if quota == 0 or count < quota then return true, count end
   for _, id in ipairs(redis.call('SMEMBERS', set)) do
     if redis.pcall('HGET', K('job', id), 'finished_at') ~= 'null' then redis.call('SREM', set, id) end
   end
-  return redis.call('SCARD', set) < quota
+  count = redis.call('SCARD', set)
+  return count < quota, count
 end
 
 -- Store a step's result once: the first one wins. Answers whether this was the first.

@@ -4,10 +4,10 @@
 local job = load(A.job)
 if not job then return {'none', 0} end
 if not among(A.from, job.status) then return {'wrong', 0} end
-local set = K('inflight', job.user)
-if not quota_left(job.user, tonumber(A.quota)) then return {'full', redis.call('SCARD', set)} end
+local left, in_flight = quota_left(job.user, tonumber(A.quota))
+if not left then return {'full', in_flight} end
 redis.call('HSET', job.key, 'ruled', 0)
 redis.call('ZREM', K('rules'), job.id)
 if A.input ~= '' then redis.call('HSET', job.key, 'input', A.input, 'edited', 1) end
 revive(job, A.status, now)
-return {'ok', redis.call('SCARD', set)}
+return {'ok', in_flight + 1}

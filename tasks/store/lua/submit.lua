@@ -14,7 +14,8 @@ if A.idem ~= '' then
   if print and print ~= A.fingerprint then return {'reused', 0} end
   if print then return {'replay', redis.call('SCARD', set), unpack(view(known))} end
 end
-if not quota_left(A.user, tonumber(A.quota)) then return {'full', redis.call('SCARD', set)} end
+local left, in_flight = quota_left(A.user, tonumber(A.quota))
+if not left then return {'full', in_flight} end
 
 local job = {id = A.job, key = K('job', A.job), entry = A.job .. ':1', queue = K('queue', A.kind), kind = A.kind,
   user = A.user, scopes = {'*', '=' .. A.user}, created = now, seq = 0, started_at = 'null', waited = '0',
@@ -29,4 +30,5 @@ local shown = enter(job, A.status, nil, 'job_id', A.job, 'kind', A.kind, 'user',
   'fingerprint', A.fingerprint, 'life', 1, 'run', 0, 'created', now, 'created_at', iso(now),
   'started_at', 'null', 'finished_at', 'null', 'deadline_ms', A.deadline_ms, 'deadline', job.deadline,
   'expires', job.expires, unpack(ARGV, REST))
-return {'new', redis.call('SCARD', set), shown, A.status, A.user, '1'}
+keep_feeds(job)
+return {'new', in_flight + 1, shown, A.status, A.user, '1'}
