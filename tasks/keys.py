@@ -38,7 +38,7 @@ busy       zset    entries of one kind that were claimed                entries 
 outbox     zset    letters of one topic that have to leave, by when due entries until delivered
 letters    hash    entry -> the letter (JSON)                           entries until delivered
 figures    hash    counters for /metrics: name and labels -> number     none: one key, bounded
-feed       stream  ids and names of the events of a user's jobs, capped KEEP_S after one came or went
+feed       stream  ids and names of the events of a user's jobs, capped KEEP_S after the end of one
 op         string  a script's reply, by operation id                    OP_KEEP_S
 beat       string  when any worker last renewed its leases (ms)         none: one key
 grace      string  no lease is taken over before this time (ms)         as long as it holds

@@ -164,6 +164,10 @@ def lifetimes(books: Books) -> Iterator[str]:
                 own_ms = books.ttl_ms[name("job", job["job_id"])]
                 if abs(own_ms - ttl_ms) > 50 or ttl_ms < 0:
                     yield f"{key} expires in {ttl_ms} ms, its job in {own_ms}"
+        elif template == "feed":
+            jobs = [j for j in books.jobs.values() if rest in (ALL, user_scope(j["user"]))]
+            if ttl_ms == -1 and all(status_of(job) in FINAL for job in jobs):
+                yield f"{key} never expires, and no job will end"
         elif ttl_ms == -1 and template not in LASTING:
             yield f"{key} never expires"
 

@@ -109,7 +109,8 @@ local function conclude(job, status, now, result, err, alert)
   if err and err ~= 'null' then obey_rule(job, now, err) end
   redis.call('ZADD', K('expiry'), now + KEEP_MS, tombstone(job))
   for _, name in ipairs(keys_of(job)) do redis.call('PEXPIRE', name, KEEP_MS) end
-  keep_feeds(job)
+  -- Each feed has the end of a job to come, or this behind it: none stays for ever.
+  for _, scope in ipairs(job.scopes) do redis.call('PEXPIRE', K('feed', scope), KEEP_MS) end
 end
 
 -- What is told of a job that a script moved on by itself: its id, user, kind, attempts, status, why, and
@@ -143,5 +144,4 @@ local function revive(job, status, now)
   job.status = was
   line_up(job, now)
   enter(job, status)
-  keep_feeds(job)
 end

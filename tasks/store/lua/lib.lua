@@ -204,11 +204,6 @@ local function emit(job, event, data, fed)
   end
 end
 
--- What a user's jobs tell stays for a while after one came or went; meanwhile it may begin anew.
-local function keep_feeds(job)
-  for _, scope in ipairs(job.scopes) do redis.call('PEXPIRE', K('feed', scope), KEEP_MS) end
-end
-
 -- The index sets a job of a status stands in, for each of its scopes: one by submission and one by kind,
 -- or, with a status, the one of that.
 local function indexes(scopes, status, kind)

@@ -30,5 +30,4 @@ local shown = enter(job, A.status, nil, 'job_id', A.job, 'kind', A.kind, 'user',
   'fingerprint', A.fingerprint, 'life', 1, 'run', 0, 'created', now, 'created_at', iso(now),
   'started_at', 'null', 'finished_at', 'null', 'deadline_ms', A.deadline_ms, 'deadline', job.deadline,
   'expires', job.expires, unpack(ARGV, REST))
-keep_feeds(job)
 return {'new', in_flight + 1, shown, A.status, A.user, '1'}
