@@ -138,7 +138,7 @@ async def test_a_log_that_begins_anew_gets_a_snapshot_a_vanished_one_ends(
 async def test_long_logs_are_read_in_pages(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.stream.PAGE", 50)
+    monkeypatch.setattr("server.tails.PAGE", 50)
     async with served(settings) as client, store_of(settings) as store:
         deltas = 97  # with the others exactly two pages
         job_id = await a_done_job(client, store, deltas=deltas)
