@@ -67,9 +67,9 @@ class Reading:
             "files": str(self.files),
             "threads": str(self.threads),
             "clients": str(self.connections),
-            "streams": str(self.streams),
             "store": f"{self.store_mib:.2f}",
-            "keys": f"{self.keys.total()} + {self.passing}",
+            "keys": str(self.keys.total()),
+            "replies": str(self.passing),
         }
 
     def leaks(self, first: Reading) -> Iterator[str]:

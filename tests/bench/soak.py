@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any, Final
 
 import httpx
-from rich import box
 from rich.console import Console
 from rich.table import Table
 
@@ -112,8 +111,10 @@ class Soak:
             customers.post(order)
         order.seen = customers.watch(order, live=True)
         path = f"/jobs/{min(order.job_ids)}"
-        ledger = customers.read(f"{path}/ledger")
-        return Delivery(order, customers.read(path), ledger, customers.watch(order, live=False))
+        while True:
+            job, lines = customers.read(path), customers.read(f"{path}/ledger")
+            if customers.read(path) == job:  # a call may be settled late, and in between
+                return Delivery(order, job, lines, customers.watch(order, live=False))
 
     def books(self, lab: Part) -> Books:
         """The books of all laps."""
@@ -178,7 +179,8 @@ def show(console: Console, soak: Soak, readings: Sequence[Reading], books: Books
     )
     for fault, times in soak.faults.most_common():
         console.print(f"  {times:3} × {fault}")
-    table = Table(title="At rest: MiB, counts, keys and replies on their way out", box=box.SIMPLE)
+    console.print("At rest: MiB of each, counts, keys besides the replies that expire in minutes")
+    table = Table(box=None, padding=(0, 0, 0, 2))
     rows: list[dict[str, Any]] = [reading.row() for reading in readings]
     for column in ("lap", *rows[0]):
         table.add_column(column, justify="right")
