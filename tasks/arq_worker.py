@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, Final, NoReturn
 
 import arq
@@ -79,6 +80,7 @@ class Worker(arq.Worker):
         self._store = store
         self._runner = runner
         self._leases = leases
+        self._at_work: set[str] = set()
         self._bell = asyncio.Event()
         self._idle = False
         self._gone = False
@@ -97,7 +99,9 @@ class Worker(arq.Worker):
     async def _poll_iteration(self) -> None:
         self._bell.clear()
         self._reap()
-        room = self.max_jobs - len(self.tasks)
+        # A job that only has its end to be recorded makes room: else a crowd that ends at once
+        # would wait for all its records before the next one is claimed.
+        room = min(self.max_jobs - len(self._at_work), 2 * self.max_jobs - len(self.tasks))
         if not self.allow_pick_jobs or room <= 0 or not self._leases.fresh:
             await self._sleep(_LONGEST_SLEEP_S if self._leases.fresh else 0.05)
             return
@@ -122,6 +126,7 @@ class Worker(arq.Worker):
 
     def _launch(self, claimed: Claimed) -> None:
         entry = claimed.entry
+        self._at_work.add(entry)
         task = self.loop.create_task(self._run_after(self.tasks.get(entry), entry))
         task.add_done_callback(self.ring)
         self.tasks[entry] = task
@@ -131,7 +136,11 @@ class Worker(arq.Worker):
         # in the store and only has a few lines left to go.
         if before is not None:
             await asyncio.wait([before])
-        await self.run_job(entry, 0)
+            self._at_work.add(entry)
+        try:
+            await self.run_job(entry, 0)
+        finally:
+            self._at_work.discard(entry)
 
     def _reap(self) -> None:
         for entry, task in list(self.tasks.items()):
@@ -141,8 +150,13 @@ class Worker(arq.Worker):
                     log.error("entry %s goes back by its lease", entry, exc_info=task.exception())
 
     async def _run_claimed(self, ctx: dict[str, Any]) -> NoReturn:
-        await self._runner.run(Claimed(ctx["job_id"]))
+        entry = ctx["job_id"]
+        await self._runner.run(Claimed(entry), performed=partial(self._performed, entry))
         raise Retry
+
+    def _performed(self, entry: str) -> None:
+        self._at_work.discard(entry)
+        self.ring()
 
     async def finish_job(self, *_: Any) -> None:
         """Nothing: the record says how the run ended."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from random import random
 from typing import Any
@@ -41,6 +41,10 @@ log = logging.getLogger("slowcall.job")
 Result = dict[str, Any]
 
 
+def _nothing() -> None:
+    pass
+
+
 class Runner:
     """Runs jobs for one worker. Nothing that a kind raises escapes its verdict."""
 
@@ -64,17 +68,20 @@ class Runner:
         self._settler = settler
         self._reader = Reader(settings)
 
-    async def run(self, claimed: Claimed) -> None:
-        """Run a claimed job until its record says how the run ended, or somebody else has it."""
+    async def run(self, claimed: Claimed, *, performed: Callable[[], None] = _nothing) -> None:
+        """Run a claimed job until its record says how the run ended, or somebody else has it.
+
+        `performed` hears when its work is over and only the record is left.
+        """
         try:
-            await self._run(claimed)
+            await self._run(claimed, performed)
         except RecordDamaged as error:
             log.error("job %s: its record is damaged", claimed.job_id, exc_info=error)
             moved = await self._store.condemn(claimed, self._kinds, str(error))
             if moved is not None:
                 log_moved(moved)
 
-    async def _run(self, claimed: Claimed) -> None:
+    async def _run(self, claimed: Claimed, performed: Callable[[], None]) -> None:
         run = await self._store.start(claimed, self._worker, told=log_moved)
         if run is None:
             return
@@ -92,6 +99,7 @@ class Runner:
                 reader=self._reader,
             )
             end = await self._perform(context)
+            performed()
             try:
                 await self._record(context, end)
             except RunLost:

@@ -204,6 +204,32 @@ async def test_it_claims_no_more_than_it_can_run(settings: Settings, store: Stor
     assert gate.most == 3
 
 
+async def test_an_end_that_is_being_recorded_makes_room(
+    settings: Settings, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next job does not wait for the store; but no more of them than run at once."""
+    conclude, recorded, gate = Store.conclude, asyncio.Event(), Gate()
+
+    async def slowly(self: Store, *arguments: Any, **named: Any) -> None:
+        await recorded.wait()
+        await conclude(self, *arguments, **named)
+
+    monkeypatch.setattr(Store, "conclude", slowly)
+    gate.open.set()
+    async with at_work(
+        settings.model_copy(update={"concurrency": 2}), a_kind("work", gate)
+    ) as worker:
+        submitted = [await submit(store) for _ in range(6)]
+        await gate.entered_times(4)
+        assert len(worker.tasks) == 4, "four jobs wait for their record"
+        await asyncio.sleep(settings.lease_s)  # it looks again: renewals go on
+        assert gate.entered == 4
+        recorded.set()
+        for job_id in submitted:
+            await reaches(store, job_id, "done")
+    assert gate.most <= 2
+
+
 async def test_nothing_is_claimed_while_it_leaves(settings: Settings, store: Store) -> None:
     gate = Gate()
     async with at_work(settings, a_kind("work", gate)) as worker:

@@ -14,6 +14,8 @@ from redis.exceptions import ConnectionError
 from tasks.store.wire import Replies, Wire, fail
 
 _CLOSED: Final = ConnectionError("the store was closed")
+_CROWD: Final = 8
+"""Commands that do not wait for the end of a turn: Redis would idle while more gather."""
 _LARGE: Final = 262_144
 """Bytes of a command from which on it takes a connection of its own: nobody waits behind it."""
 
@@ -44,6 +46,8 @@ class Batches:
             loop.call_soon(self._flush)
         self._asked.append(packed)
         self._replies.append(reply)
+        if len(self._asked) == _CROWD and self._wire is not None:
+            self._flush()
         return reply
 
     async def aclose(self) -> None:
@@ -55,6 +59,8 @@ class Batches:
             await self._wire.close()
 
     def _flush(self) -> None:
+        if not self._asked:
+            return
         if self._wire is None or self._wire.lost:
             self._begin(self._dial())
         else:

@@ -13,6 +13,9 @@ from tests.bench.parts import PEERS, Place, has, place, running, until
 from tests.bench.peers import DONE
 from tests.bench.table import OURS, Table, quantile
 
+ROUNDS: Final = 5
+"""How often the places of a worker are filled anew with slow jobs: a rate needs some time."""
+
 
 @dataclass(frozen=True, slots=True)
 class Peer:
@@ -84,7 +87,10 @@ def _figures(here: Place, load: Load) -> dict[str, Any]:
 def bench(runs: int, quick: bool) -> list[Table]:
     """The three tables of this section."""
     noop = Table("No-op jobs through one worker", "100 at once; CPU is the worker's own.")
-    slow = Table("Slow jobs at once in one worker", "Per cent of the rate that is possible.")
+    slow = Table(
+        "Slow jobs at once in one worker",
+        f"Per cent of the rate that is possible, over {ROUNDS} times as many jobs.",
+    )
     wait = Table("From the submission to the job's first line", "One job every 20 ms.")
     scale = 10 if quick else 1
     for _ in range(runs):
@@ -113,12 +119,11 @@ def _slow(table: Table, name: str, peer: Peer, quick: bool) -> None:
     for at_once, sleep_s in ((50, 0.2),) if quick else ((500, 0.2), (500, 1), (2000, 2)):
         if peer.most and at_once > peer.most:
             continue
-        rounds = 5 if sleep_s < 1 else 2
         label = f"{at_once} × {sleep_s:g} s"
         try:
-            found = run(peer, Load(rounds * at_once, at_once, sleep_s))
+            found = run(peer, Load(ROUNDS * at_once, at_once, sleep_s))
         except TimeoutError:
             print(f"{name} did not end {label}")
             continue
-        table.add(name, f"{label}, % of ideal", 100 * rounds * sleep_s / found["wall_s"])
-        table.add(name, f"{label}, CPU ms each", 1000 * found["cpu_s"] / (rounds * at_once))
+        table.add(name, f"{label}, % of ideal", 100 * ROUNDS * sleep_s / found["wall_s"])
+        table.add(name, f"{label}, CPU ms each", 1000 * found["cpu_s"] / (ROUNDS * at_once))

@@ -8,15 +8,17 @@ local claimed = {''}
 local rooms, full = {}, false
 for kind in string.gmatch(A.kinds, '([^,]+),') do rooms[kind] = kind_room(kind, now) end
 
+-- What is first in the queue of each kind, as far as it was looked at since that queue moved.
+local first = {}
 local function earliest()
   local best, best_due
-  for kind in string.gmatch(A.kinds, '([^,]+),') do
-    local head = redis.call('ZRANGE', K('queue', kind), 0, 0, 'WITHSCORES')
-    local due = tonumber(head[2])
-    if due and rooms[kind] <= 0 then
+  for kind, room in pairs(rooms) do
+    first[kind] = first[kind] or redis.call('ZRANGE', K('queue', kind), 0, 0, 'WITHSCORES')
+    local due = tonumber(first[kind][2])
+    if due and room <= 0 then
       full = true
     elseif due and (not best_due or due < best_due) then
-      best, best_due = {kind = kind, entry = head[1]}, due
+      best, best_due = kind, due
     end
   end
   return best, best_due
@@ -42,6 +44,7 @@ local function take(kind, entry, nth)
     redis.call('ZADD', queue, grace, entry)
     return
   end
+  if job.lane then first = {} end -- whoever a place is kept for is put first in its queue
   local at = job.lane and not job.worker and wait_for_lane(job, job.lane, now)
   if at then
     redis.call('ZADD', queue, at, entry)
@@ -66,13 +69,15 @@ end
 
 local room = tonumber(A.room)
 for nth = 1, room * 2 + 16 do
-  local head, due = earliest()
-  if not head then break end
+  local kind, due = earliest()
+  if not kind then break end
   if due > now + 0.5 or #claimed > room then
     claimed[1] = tostring(math.max(0, math.ceil(due - now)))
     break
   end
-  take_all_the_same(head.kind, head.entry, nth)
+  local entry = first[kind][1]
+  first[kind] = nil
+  take_all_the_same(kind, entry, nth)
   claimed[1] = '0'
 end
 -- A full kind wakes its workers; none may leave meanwhile because nothing seems to be left.

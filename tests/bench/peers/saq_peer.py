@@ -34,7 +34,9 @@ async def submit(sleep_s: float, pause_s: float) -> None:
 
 async def work(at_once: int) -> None:
     """Run a worker until it is ended."""
-    worker = Worker(Queue.from_url(URL), functions=[job], concurrency=at_once)
+    # redis-py refuses more than a hundred connections unless it is told of them; a job takes one.
+    queue = Queue.from_url(f"{URL}?max_connections={at_once + 100}")
+    worker = Worker(queue, functions=[job], concurrency=at_once)
     await worker.queue.connect()
     await worker.start()
 
