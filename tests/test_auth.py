@@ -94,7 +94,7 @@ async def test_every_address_by_everybody(settings: Settings) -> None:
         assert (await client.get(f"/jobs/{owned['bob']}/stream", headers=BOB)).status_code == 404
 
 
-OPEN = {"/", "/openapi.json", "/healthz", "/readyz", "/session"}
+OPEN = {"/", "/static/{name:path}", "/openapi.json", "/healthz", "/readyz", "/session"}
 
 
 async def test_no_address_was_forgotten(settings: Settings) -> None:
