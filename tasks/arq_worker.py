@@ -7,7 +7,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NoReturn, cast
 
 import arq
 import orjson
@@ -21,7 +21,6 @@ from tasks.lease import Leases
 from tasks.runner import Runner
 from tasks.settings import Settings
 from tasks.store import Claimed, Store
-from tasks.store.batch import Batches
 
 log = logging.getLogger("slowcall.worker")
 
@@ -30,6 +29,9 @@ LAST_WORDS_S: Final = 3.0
 
 _LONGEST_SLEEP_S: Final = 1.0
 _FOR_EVER: Final = 2**31
+_FUNCTION: Final = "run_job"
+_DEFINITION: Final = orjson.dumps({"f": _FUNCTION, "a": [], "k": {}, "t": None, "et": 0})
+"""What arq would have written to Redis for each entry."""
 
 
 class Worker(arq.Worker):
@@ -58,12 +60,11 @@ class Worker(arq.Worker):
     ) -> None:
         pool = _Pool(
             store.redis.connection_pool,
-            batches=store.scripts.batches,
             job_serializer=orjson.dumps,
             job_deserializer=orjson.loads,
         )
         super().__init__(
-            functions=[arq.func(self._run_claimed, name="run_job", max_tries=_FOR_EVER)],
+            functions=[arq.func(self._run_claimed, name=_FUNCTION, max_tries=_FOR_EVER)],
             redis_pool=pool,
             queue_name=name("queue", ""),
             max_jobs=settings.concurrency,
@@ -161,9 +162,8 @@ class Worker(arq.Worker):
     async def finish_job(self, *_: Any) -> None:
         """Nothing: the record says how the run ended."""
 
-    async def finish_failed_job(self, job_id: str, result_data: bytes | None) -> None:
-        """Run it: arq could not read the entry's definition, but no truth is in that."""
-        await self._runner.run(Claimed(job_id))
+    async def finish_failed_job(self, *_: Any) -> None:
+        """Nothing, either: the entry goes back by its lease."""
 
     def ring(self, *_: Any) -> None:
         """Something may be due: look at once."""
@@ -199,23 +199,30 @@ class Worker(arq.Worker):
 
 
 class _Pool(ArqRedis):
-    """A client for arq whose questions about a job travel with those about others."""
-
-    def __init__(self, *arguments: Any, batches: Batches, **options: Any) -> None:
-        super().__init__(*arguments, **options)
-        self._batches = batches
+    """A client for arq that answers what arq asks of an entry: each is for the same function, and
+    the record counts the attempts. A definition in Redis cost a round trip for each job."""
 
     def pipeline(self, *_: Any, **__: Any) -> Pipeline:
-        """A pipeline that is no transaction: nothing depends on the counter that arq keeps."""
-        return _Pipeline(self._batches, self.connection_pool, self.response_callbacks, False, None)
+        """The question of `run_job`, and its answer."""
+        return cast(Pipeline, _Question())
 
 
-class _Pipeline(Pipeline):
-    def __init__(self, batches: Batches, *arguments: Any) -> None:
-        super().__init__(*arguments)
-        self._batches = batches
+class _Question:
+    async def __aenter__(self) -> _Question:
+        return self
 
-    async def execute(self, *_: Any) -> list[Any]:
-        """The definition that arq reads. Its counter of tries is not kept: the record has one."""
-        (definition,) = [words for words, _ in self.command_stack if words[0] == "GET"]
-        return [await self._batches.ask(*definition), 1, True]
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    def get(self, key: str) -> None:
+        """The entry's definition."""
+
+    def incr(self, key: str) -> None:
+        """Which try of it this is."""
+
+    def expire(self, key: str, seconds: int) -> None:
+        """And for how long that is kept."""
+
+    async def execute(self) -> list[Any]:
+        """The answers."""
+        return [_DEFINITION, 1, True]

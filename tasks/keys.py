@@ -12,7 +12,6 @@ steps      hash    step -> request hash, line feed, JSON result         with the
 ledger     hash    `c:{call}` -> line (JSON), `n:{step}` -> key number  with the job
 blob       string  an uploaded document, until its pages are stored     with the job, or less
 idem       string  job id; `{user length}:{user}:{key}`                 with the job
-arq        string  arq's definition of a queue entry                    until the job is final
 queue      zset    arq's queue of one kind: entry -> due time or lease  entries until final
 turns      zset    one user's entries of one kind behind their head     entries until their turn
 heads      hash    user -> the entry that is in the queue for them      until none of them waits
@@ -58,7 +57,6 @@ TEMPLATES: Final = {
     "ledger": PREFIX + "ledger:{}",
     "blob": PREFIX + "blob:{}",
     "idem": PREFIX + "idem:{}",
-    "arq": "arq:job:{}",
     "queue": PREFIX + "queue:{}",
     "turns": PREFIX + "turns:{}:{}",
     "heads": PREFIX + "heads:{}",

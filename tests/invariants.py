@@ -36,7 +36,6 @@ LASTING: Final = {
     "outbox": "letters leave when they are delivered",
     "letters": "letters leave when they are delivered",
     "workers": "entries are pruned when old",
-    "arq": "a definition leaves when its job is final",
     "busy": "entries leave when they are requeued or final",
     "rules": "jobs leave when a rule or a person revives them, or when they are gone",
     "lane": "a call leaves when it is settled, a place that was kept when it lapses",
@@ -130,7 +129,7 @@ def origin(key: str) -> tuple[str, str]:
     """The template that a key is made from, and what fills it; an unknown one is its own."""
     if key in _STARTS:
         return _STARTS[key], ""
-    start = key[: key.find(":", len(PREFIX) if key.startswith(PREFIX) else len("arq:")) + 1]
+    start = key[: key.find(":", len(PREFIX)) + 1]
     return (_STARTS[start], key[len(start) :]) if start in _STARTS else (key, "")
 
 
@@ -201,13 +200,6 @@ def places(books: Books) -> Iterator[str]:
         expected = 0 if status_of(job) in FINAL else 1
         if found[entry_of(job)] != expected:
             yield f"{entry_of(job)}, {status_of(job)}, has {found[entry_of(job)]} places"
-
-
-def definitions(books: Books) -> Iterator[str]:
-    """arq's definition of an entry is there for every job that is not final, and for no other."""
-    expected = {entry_of(job) for job in books.jobs.values() if status_of(job) in IN_FLIGHT}
-    for entry in books.all("arq").keys() ^ expected:
-        yield f"{entry} is {'expected' if entry in expected else 'left over'}"
 
 
 def waiting(books: Books) -> Iterator[str]:
@@ -359,7 +351,7 @@ def lanes(books: Books) -> Iterator[str]:
 
 
 CHECKS: Final[tuple[Callable[[Books], Iterator[str]], ...]] = (
-    *(lifetimes, places, definitions, waiting, quotas, indexes, timetables),
+    *(lifetimes, places, waiting, quotas, indexes, timetables),
     *(logs, records, ledgers, lanes),
 )
 

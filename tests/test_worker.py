@@ -146,18 +146,6 @@ async def test_one_bad_job_stops_nobody(settings: Settings, store: Store) -> Non
             await reaches(store, job_id, "failed")
 
 
-async def test_an_entry_that_arq_cannot_read_runs_all_the_same(
-    settings: Settings, store: Store
-) -> None:
-    """arq's definition holds no truth: without it, or with a broken one, the job runs."""
-    missing, broken = await submit(store), await submit(store)
-    await store.redis.delete(name("arq", f"{missing}:1"))
-    await store.redis.set(name("arq", f"{broken}:1"), b"\x80junk")
-    async with at_work(settings, a_kind("work", shout)):
-        for job_id in (missing, broken):
-            assert (await reaches(store, job_id, "done"))["attempts"] == 1
-
-
 async def test_it_never_runs_a_job_that_it_still_runs(settings: Settings, store: Store) -> None:
     """Its own renewal came late, so the running job is due: it is not begun a second time."""
     gate = Gate()

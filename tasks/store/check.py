@@ -21,7 +21,7 @@ _COMMANDS: Final[tuple[tuple[str, ...], ...]] = (
     ("SCRIPT", "LOAD", "return 1"),
     ("PUBLISH", _PROBE, ""),
     ("SET", _PROBE, "", "PX", "1000"),
-    ("GET", "arq:job:probe"),
+    ("GET", _PROBE),
     ("DEL", _PROBE),
     ("HSET", _PROBE, "a", "b"),
     ("HGETALL", _PROBE),
@@ -67,7 +67,7 @@ def _check_rights(client: redis.Redis) -> None:
         if isinstance(reply, NoPermissionError):
             raise SettingsError(
                 f"REDIS_URL: its user may not {command[0]} {' '.join(command[1:2])}; slowcall "
-                f"needs +@all -@dangerous +info on the keys {PREFIX}* arq:* and channels {PREFIX}*"
+                f"needs +@all -@dangerous +info on the keys {PREFIX}* and channels {PREFIX}*"
             )
         if isinstance(reply, redis.RedisError):
             raise reply

@@ -28,7 +28,6 @@ end
 local function drop(kind, entry)
   redis.call('ZREM', K('queue', kind), entry)
   redis.call('ZREM', K('busy', kind), entry)
-  redis.call('DEL', K('arq', entry))
   local heads = redis.call('HGETALL', K('heads', kind))
   for i = 1, #heads, 2 do
     if heads[i + 1] == entry then promote(kind, heads[i], now) end

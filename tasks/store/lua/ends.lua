@@ -100,7 +100,6 @@ local function conclude(job, status, now, result, err, alert)
   end
   if is_watched(job) then redis.call('ZREM', K('deadline'), job.id) end
   redis.call('SREM', K('inflight', job.user), job.id)
-  redis.call('DEL', K('arq', job.entry))
   if result and result ~= 'null' then learn_pace(job, now) end
   post_callback(job, status, now, err)
   enter(job, status, nil, 'result', result or 'null', 'error', err or 'null', 'retry_at', 'null',

@@ -277,7 +277,6 @@ end
 
 -- A new life joins the waiting list of its user; it is in the queue at once when nobody is before it.
 local function line_up(job, now)
-  redis.call('SET', K('arq', job.entry), string.format('{"t":null,"f":"run_job","a":[],"k":{},"et":%d}', now))
   redis.call('ZADD', K('waiting'), now, job.id)
   watch_deadline(job)
   if redis.call('HSETNX', K('heads', job.kind), job.user, job.entry) == 1 then
