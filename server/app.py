@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import signal
 import sys
@@ -34,6 +33,7 @@ from server.valkey import join_store
 from tasks.errors import SettingsError, SlowcallError
 from tasks.kinds import load_kinds
 from tasks.logs import configure_logging
+from tasks.memory import settled_memory
 from tasks.settings import Settings, load_settings
 from tasks.store import Store
 from tasks.telemetry import configure_tracing
@@ -56,10 +56,6 @@ _SHOWN_HEADERS: Final = (
 )
 _HIDE_TOKENS: Final = HideTokens()
 _STOPS: Final = (signal.SIGINT, signal.SIGTERM)
-
-_memory: Final = threading.Lock()
-_thresholds: Final[list[tuple[int, int, int]]] = []
-"""What the collector was set to before each app that runs; the first is the process's own."""
 
 
 def create_app(settings: Settings) -> Starlette:
@@ -135,29 +131,10 @@ async def _run(
             async with Hub(store.redis, ping_s=settings.ping_s) as hub:
                 seats = Seats(limit=settings.max_streams, user_limit=settings.user_streams)
                 app.state.parts = Parts(joined, kinds, keyring, store, hub, seats)
-                with _settled_memory(), _at_exit_signal(hub.end):
+                with settled_memory(), _at_exit_signal(hub.end):
                     yield
         finally:
             await store.aclose()
-
-
-@contextmanager
-def _settled_memory() -> Iterator[None]:
-    """What was made at the start stays; looking through it over and over again takes half of the
-    time in which streams are opened (measured). It is undone with the last app of the process."""
-    with _memory:
-        _thresholds.append(gc.get_threshold())
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(50_000, 50, 100)
-    try:
-        yield
-    finally:
-        with _memory:
-            before = _thresholds.pop()
-            if not _thresholds:
-                gc.set_threshold(*before)
-                gc.unfreeze()
 
 
 @contextmanager

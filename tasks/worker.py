@@ -21,6 +21,7 @@ from tasks.keys import name
 from tasks.kinds import Kind, load_kinds
 from tasks.lease import Leases
 from tasks.logs import log_moved
+from tasks.memory import settled_memory
 from tasks.model import ModelClient
 from tasks.runner import Runner
 from tasks.settings import Settings
@@ -56,6 +57,7 @@ async def run_worker(
         for signum in (signal.SIGTERM, signal.SIGINT):
             worker.loop.add_signal_handler(signum, worker.leave)
             stack.callback(worker.loop.remove_signal_handler, signum)
+        stack.enter_context(settled_memory())
         log.info("worker ready: %s", ", ".join(registry))
         await worker.async_run()
 

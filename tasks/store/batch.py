@@ -11,13 +11,22 @@ from hiredis import pack_command
 from redis.asyncio import Redis
 from redis.exceptions import ConnectionError
 
-from tasks.store.wire import Replies, Wire, fail
+from tasks.store.wire import Wire, fail
 
 _CLOSED: Final = ConnectionError("the store was closed")
 _CROWD: Final = 8
 """Commands that do not wait for the end of a turn: Redis would idle while more gather."""
+_WINDOW: Final = 32
+"""Commands on the way at once: Redis never waits for one, and what is urgent waits for few."""
 _LARGE: Final = 262_144
 """Bytes of a command from which on it takes a connection of its own: nobody waits behind it."""
+
+
+_Asked = tuple[bytes, "asyncio.Future[Any]"]
+
+
+def _nothing() -> None:
+    pass
 
 
 class Batches:
@@ -30,24 +39,27 @@ class Batches:
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._wire: Wire | None = None
-        self._asked: list[bytes] = []
-        self._replies: Replies = deque()
+        self._dialling = False
+        self._due = False
+        self._asked: deque[_Asked] = deque()
+        self._later: deque[_Asked] = deque()
         self._at_work: set[asyncio.Task[None]] = set()
 
-    def ask(self, *command: Any) -> asyncio.Future[Any]:
-        """The reply to a command, or what redis-py raises for it."""
+    def ask(self, *command: Any, later: bool = False) -> asyncio.Future[Any]:
+        """The reply to a command, or what redis-py raises for it. What can be done `later` makes
+        way for all else while the wire is full."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         packed = pack_command(command)
         if len(packed) >= _LARGE:
             self._begin(self._send_alone(packed, reply), reply)
             return reply
-        if not self._asked:
-            loop.call_soon(self._flush)
-        self._asked.append(packed)
-        self._replies.append(reply)
-        if len(self._asked) == _CROWD and self._wire is not None:
+        (self._later if later else self._asked).append((packed, reply))
+        if len(self._asked) + len(self._later) >= _CROWD:
             self._flush()
+        elif not self._due:
+            self._due = True
+            loop.call_soon(self._flush)
         return reply
 
     async def aclose(self) -> None:
@@ -59,42 +71,46 @@ class Batches:
             await self._wire.close()
 
     def _flush(self) -> None:
-        if not self._asked:
+        self._due = False
+        if self._dialling or not (self._asked or self._later):
             return
         if self._wire is None or self._wire.lost:
+            self._dialling = True
             self._begin(self._dial())
-        else:
-            self._send(self._wire)
-
-    def _send(self, wire: Wire) -> None:
-        asked, self._asked = self._asked, []
-        replies, self._replies = self._replies, deque()
-        wire.send(b"".join(asked), replies)
+            return
+        room = _WINDOW - self._wire.awaited
+        taken: list[_Asked] = []
+        while room > len(taken) and (self._asked or self._later):
+            taken.append((self._asked or self._later).popleft())
+        if taken:
+            packed, replies = zip(*taken, strict=True)
+            self._wire.send(b"".join(packed), replies)
 
     async def _dial(self) -> None:
         """Open the wire; what is asked for meanwhile waits for it, and fails with it."""
-        old, self._wire = self._wire, None
-        if old is not None:
-            await old.close()
         try:
-            self._wire = await Wire.open(self._redis)
+            if self._wire is not None:
+                await self._wire.close()
+            self._wire = await Wire.open(self._redis, self._flush)
         except Exception as error:
             self._give_up(error)
-        else:
-            self._send(self._wire)
+        finally:
+            self._dialling = False
+        self._flush()
 
     def _give_up(self, error: Exception) -> None:
-        replies, self._asked, self._replies = self._replies, [], deque()
-        fail(replies, error)
+        fail([reply for _, reply in (*self._asked, *self._later)], error)
+        self._asked.clear()
+        self._later.clear()
 
     async def _send_alone(self, packed: bytes, reply: asyncio.Future[Any]) -> None:
         try:
-            wire = await Wire.open(self._redis)
+            wire = await Wire.open(self._redis, _nothing)
         except Exception as error:
             fail([reply], error)
             return
         try:
-            wire.send(packed, deque([reply]))
+            wire.send(packed, [reply])
             await asyncio.wait([reply])
         finally:
             await wire.close()

@@ -37,6 +37,8 @@ _Word = str | bytes | float
 _CODE: Final = re.compile(r"(?!WRONGTYPE)[A-Z]{3,} ")
 _LONGEST_PAUSE_S: Final = 1.0
 _FOLDER: Final = resources.files("tasks.store") / "lua"
+_LATER: Final = {"conclude"}
+"""A worker's next job is begun before the end of its last one is told."""
 _SHARED: Final = ("lib", "lanes", "outbox", "ends")
 
 _DEFINITION: Final = re.compile(r"^(?=local )", re.MULTILINE)
@@ -122,7 +124,7 @@ class Scripts:
     async def _evaluate(self, name: str, argv: list[Any]) -> list[Any]:
         sha = digest(name, self._constants)
         try:
-            return await self.batches.ask("EVALSHA", sha, 0, *argv)  # type: ignore[no-any-return]
+            return await self.batches.ask("EVALSHA", sha, 0, *argv, later=name in _LATER)  # type: ignore[no-any-return]
         except NoScriptError:
             text = source(name, self._constants)
             return await self.batches.ask("EVAL", text, 0, *argv)  # type: ignore[no-any-return]

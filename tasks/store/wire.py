@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final, cast
 
 from hiredis import Reader
@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import ConnectionError, TimeoutError
 
-Replies = deque["asyncio.Future[Any]"]
+_Reply = asyncio.Future[Any]
 _NOT_YET: Final = False
 """What hiredis says of a reply that is not whole; in RESP2 no reply is that."""
 
@@ -25,13 +25,16 @@ class Wire(asyncio.Protocol):
     `answer_s` bounds the silence while a reply is awaited.
     """
 
-    def __init__(self, connection: AbstractConnection, answer_s: float) -> None:
+    def __init__(
+        self, connection: AbstractConnection, answer_s: float, answered: Callable[[], None]
+    ) -> None:
         self.lost = False
         self._connection = connection
         self._answer_s = answer_s
+        self._answered = answered
         self._loop = asyncio.get_running_loop()
         self._reader = Reader(replyError=BaseParser.parse_error)
-        self._awaited: Replies = deque()
+        self._awaited: deque[_Reply] = deque()
         self._heard_s = 0.0
         self._watch: asyncio.TimerHandle | None = None
         writer: asyncio.StreamWriter = connection._writer  # type: ignore[assignment]
@@ -39,16 +42,22 @@ class Wire(asyncio.Protocol):
         self._transport.set_protocol(self)
 
     @classmethod
-    async def open(cls, redis: Redis) -> Wire:
+    async def open(cls, redis: Redis, answered: Callable[[], None]) -> Wire:
         """A connection of its own with the address, password and patience of a client's pool.
 
         Raises what redis-py raises.
         """
         connection = own_connection(redis)
         await connection.connect()  # type: ignore[no-untyped-call]
-        return cls(connection, redis.connection_pool.connection_kwargs["socket_timeout"])
+        answer_s = redis.connection_pool.connection_kwargs["socket_timeout"]
+        return cls(connection, answer_s, answered)
 
-    def send(self, packed: bytes, replies: Replies) -> None:
+    @property
+    def awaited(self) -> int:
+        """How many replies are to come."""
+        return len(self._awaited)
+
+    def send(self, packed: bytes, replies: Iterable[_Reply]) -> None:
         """Send packed commands; `replies` get what Redis answers, or a redis-py error."""
         if not self._awaited:
             self._heard_s = self._loop.time()
@@ -73,6 +82,7 @@ class Wire(asyncio.Protocol):
                 asked.set_exception(reply)
             else:
                 asked.set_result(reply)
+        self._answered()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Whatever is awaited will not come."""
@@ -102,7 +112,7 @@ class Wire(asyncio.Protocol):
         self._awaited.clear()
 
 
-def fail(replies: Iterable[asyncio.Future[Any]], error: BaseException) -> None:
+def fail(replies: Iterable[_Reply], error: BaseException) -> None:
     """Tell all who still wait that no reply comes."""
     for reply in replies:
         if not reply.done():
