@@ -66,8 +66,9 @@ async def _submit(request: Request, parts: Parts) -> Response:
     with submit_span(new.kind, new.user_id, headers_of(request.scope)) as trace:
         submitted = await parts.store.submit(new, quota=parts.settings.quota, trace=trace)
         tell_job(submitted.job.job_id)
-        if not submitted.replayed:
-            log_job(submitted.job, submitted.job.status)
+        if not submitted.replayed:  # the answer does not wait for its line
+            loop = asyncio.get_running_loop()
+            loop.call_soon(log_job, submitted.job, submitted.job.status)
     job, headers = await _preferred(request, parts, submitted.job)
     headers |= rate_limit(parts.settings.quota, submitted.in_flight)
     headers["Location"] = f"{request.scope.get('root_path', '')}/jobs/{job.job_id}"
