@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import Final
+from functools import cache
+from typing import Any, Final
 
 from prometheus_client import CONTENT_TYPE_LATEST, Metric, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
+from pydantic import BaseModel
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -48,12 +50,17 @@ async def kinds(request: Request) -> Response:
                 {
                     "name": kind.name,
                     "description": kind.description,
-                    "input_schema": kind.input_model.model_json_schema(),
+                    "input_schema": _schema(kind.input_model),
                 }
                 for kind in known
             ]
         }
     )
+
+
+@cache
+def _schema(model: type[BaseModel]) -> dict[str, Any]:
+    return model.model_json_schema()
 
 
 async def stats(request: Request) -> Response:

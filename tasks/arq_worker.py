@@ -117,7 +117,7 @@ class Worker(arq.Worker):
         for entry in claimed:
             self._launch(entry)
         self._idle = due_s is None and not claimed
-        if not claimed and not self._may_leave():
+        if due_s != 0 and not self._may_leave():
             await self._sleep(_LONGEST_SLEEP_S if due_s is None else due_s)
 
     async def _sleep(self, seconds: float) -> None:

@@ -69,7 +69,10 @@ end
 local room = tonumber(A.room)
 for nth = 1, room * 2 + 16 do
   local kind, due = earliest()
-  if not kind then break end
+  if not kind then
+    claimed[1] = ''
+    break
+  end
   if due > now + 0.5 or #claimed > room then
     claimed[1] = tostring(math.max(0, math.ceil(due - now)))
     break
