@@ -87,6 +87,39 @@ async def test_who_is_asked_and_dies_fails_everybody(settings: Settings) -> None
         assert await ask("ECHO", "anew") == b"anew"
 
 
+async def test_who_waits_for_the_wire_is_served_by_the_next_one(settings: Settings) -> None:
+    """The wire is full, all on it have given up, and it is lost: nobody else would look again."""
+    async with store_of(settings) as store:
+        ask = store.scripts.batches.ask
+        on_the_way = [ask("BLPOP", "slowcall:nothing", "30")]
+        on_the_way += [ask("ECHO", "behind it") for _ in range(31)]
+        waiting = [ask("ECHO", str(number)) for number in range(20)]
+
+        async def stands() -> bool:
+            clients = await store.redis.client_list()
+            return any(client["cmd"] == "blpop" for client in clients)
+
+        await until(stands, "the command waits")
+        for one in on_the_way:
+            one.cancel()
+        await store.redis.client_kill_filter(_type="normal", skipme=True)
+        async with asyncio.timeout(3):
+            assert await asyncio.gather(*waiting) == [str(n).encode() for n in range(20)]
+
+
+async def test_what_can_wait_makes_way(settings: Settings) -> None:
+    async with store_of(settings) as store:
+        ask, order = store.scripts.batches.ask, list[bytes]()
+        asked = [ask("ECHO", "on its way") for _ in range(32)]
+        asked += [ask("ECHO", "later", later=True) for _ in range(3)]
+        asked += [ask("ECHO", "now") for _ in range(3)]
+        for one in asked:
+            one.add_done_callback(lambda reply: order.append(reply.result()))
+        await asyncio.gather(*asked)
+        await asyncio.sleep(0)
+        assert order == [b"on its way"] * 32 + [b"now"] * 3 + [b"later"] * 3
+
+
 async def test_silence_is_not_waited_out(settings: Settings) -> None:
     """A store that hangs is away, too: whoever asked hears of it, and a new wire is dialled."""
     async with store_of(settings) as store:

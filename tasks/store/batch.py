@@ -21,7 +21,6 @@ _WINDOW: Final = 32
 _LARGE: Final = 262_144
 """Bytes of a command from which on it takes a connection of its own: nobody waits behind it."""
 
-
 _Asked = tuple[bytes, "asyncio.Future[Any]"]
 
 
@@ -67,6 +66,7 @@ class Batches:
         for task in list(self._at_work):
             task.cancel()
             await asyncio.wait([task])
+        self._give_up(_CLOSED)
         if self._wire is not None:
             await self._wire.close()
 

@@ -22,7 +22,8 @@ class Wire(asyncio.Protocol):
     """A connection that redis-py has opened, read and written without its streams and locks: they
     took a third of a POST's time in this process (measured).
 
-    `answer_s` bounds the silence while a reply is awaited.
+    `answer_s` bounds the silence while a reply is awaited. `answered` hears of each change: replies
+    have come, or none will.
     """
 
     def __init__(
@@ -110,6 +111,7 @@ class Wire(asyncio.Protocol):
             self._watch.cancel()
         fail(self._awaited, error)
         self._awaited.clear()
+        self._answered()
 
 
 def fail(replies: Iterable[_Reply], error: BaseException) -> None:
