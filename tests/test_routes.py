@@ -266,7 +266,8 @@ async def test_a_wait_in_vain_answers_the_job_as_it_stands(settings: Settings) -
 async def test_a_wait_asks_nothing_meanwhile_and_one_that_is_cut_cancels_nothing(
     settings: Settings,
 ) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    quiet = settings.model_copy(update={"ping_s": 3600.0})  # a ping is another reason to look
+    async with served(quiet) as client, store_of(settings) as store:
         job_id = await submit(client)
         channel = name("job_channel", job_id)
 
