@@ -41,9 +41,13 @@ def _work(settings: Settings, moment: Moment) -> None:
 
 
 def _deadly(verb: Callable[..., Awaitable[Any]], moment: Moment) -> Callable[..., Awaitable[Any]]:
+    # Several steps that end at once would be stored in one breath: the death is at the first one's.
+    first = asyncio.Lock()
+
     async def deadly(*arguments: Any, **named: Any) -> Any:
-        if moment == "after":
-            await verb(*arguments, **named)
-        os.kill(os.getpid(), signal.SIGKILL)
+        async with first:
+            if moment == "after":
+                await verb(*arguments, **named)
+            os.kill(os.getpid(), signal.SIGKILL)
 
     return deadly
