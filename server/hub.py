@@ -9,34 +9,17 @@ listener needs one rule only: "told to read, read; else take what came".
 from __future__ import annotations
 
 import asyncio
-import logging
 import re
 from collections import Counter
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager
 from itertools import cycle
 from typing import Any, Final
 
 from redis.asyncio import Redis
-from redis.asyncio.connection import AbstractConnection
-from redis.exceptions import RedisError
 
 from server.watch import Message, Watch
-from tasks.store.wire import own_connection
+from tasks.store.listen import Subscription, listen
 
-log = logging.getLogger("slowcall.hub")
-
-HEARTBEAT_S: Final = 5.0
-"""How often the connection is asked for a sign of life; two unanswered ones end it."""
-DIAL_S: Final = 5.0
-PAUSE_S: Final = (0.05, 1.0)
-"""The first and the longest pause before a lost connection is dialled again."""
-_OWN: Final[dict[str, Any]] = {
-    "socket_timeout": None,
-    "retry": None,
-    "retry_on_error": [],
-    "health_check_interval": 0,
-}
-"""The hub looks after its connection itself."""
 _PING_SLOTS: Final = 16
 _OURS: Final = re.compile(rb"\d{1,16}(-\d{1,16})?\n")
 
@@ -80,9 +63,7 @@ class Hub:
         self._ping_s = ping_s
         self._topics: dict[bytes, _Topic] = {}
         self._unacknowledged: Counter[bytes] = Counter()
-        self._outbox: list[tuple[str, bytes]] = []
-        self._outgoing = asyncio.Event()
-        self._heard = 0.0
+        self._subscription: Subscription | None = None
         self._slots: list[set[Watch]] = [set() for _ in range(_PING_SLOTS)]
         self._next_slot = cycle(self._slots)
         self._tasks: list[asyncio.Task[None]] = []
@@ -90,7 +71,8 @@ class Hub:
         self.handed_out = 0
 
     async def __aenter__(self) -> Hub:
-        self._tasks = [asyncio.create_task(self._keep()), asyncio.create_task(self._ping())]
+        hearing = listen(self._redis, self._begin, self._receive)
+        self._tasks = [asyncio.create_task(hearing), asyncio.create_task(self._ping())]
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -119,7 +101,7 @@ class Hub:
         topic = self._topics.get(channel)
         if topic is None:
             topic = self._topics[channel] = _Topic()
-            self._command("SUBSCRIBE", channel)
+            self._subscribe(channel)
         topic.watches.add(watch)
         if topic.live:
             watch.reread()
@@ -132,70 +114,21 @@ class Hub:
         topic.watches.discard(watch)
         if not topic.watches:
             del self._topics[channel]
-            self._command("UNSUBSCRIBE", channel)
+            if self._subscription:
+                self._subscription.unsubscribe(channel)
 
-    def _command(self, verb: str, channel: bytes) -> None:
-        if verb == "SUBSCRIBE":
-            self._unacknowledged[channel] += 1
-        self._outbox.append((verb, channel))
-        self._outgoing.set()
-
-    async def _keep(self) -> None:
-        """Keep a connection for ever: dial, serve until it is lost, pause, dial again."""
-        pause_s, longest_s = PAUSE_S
-        while True:
-            self._heard = 0.0
-            try:
-                await self._serve()
-            except* Exception as lost:
-                if self._heard or pause_s == PAUSE_S[0]:
-                    log.warning("no subscription: %r", lost.exceptions[0])
-            pause_s = PAUSE_S[0] if self._heard else min(2 * pause_s, longest_s)
-            await asyncio.sleep(pause_s)
-
-    async def _serve(self) -> None:
-        connection = own_connection(self._redis, **_OWN)
-        try:
-            async with asyncio.timeout(DIAL_S):
-                await connection.connect()  # type: ignore[no-untyped-call]
-            self._resubscribe()
-            async with asyncio.TaskGroup() as group:
-                group.create_task(self._write(connection))
-                group.create_task(self._read(connection))
-        finally:
-            with suppress(RedisError, OSError):
-                await connection.disconnect(nowait=True)
-
-    def _resubscribe(self) -> None:
-        self._heard = asyncio.get_running_loop().time()
-        self._outbox.clear()
+    def _begin(self, subscription: Subscription) -> None:
+        """A connection is there, for the first time or anew."""
+        self._subscription = subscription
         self._unacknowledged.clear()
         for channel, topic in self._topics.items():
             topic.live = False
-            self._command("SUBSCRIBE", channel)
+            self._subscribe(channel)
 
-    async def _write(self, connection: AbstractConnection) -> None:
-        """Send what is due; when nothing is, ask for a sign of life. Raises on a dead link."""
-        loop = asyncio.get_running_loop()
-        while True:
-            try:
-                async with asyncio.timeout(HEARTBEAT_S):
-                    await self._outgoing.wait()
-            except TimeoutError:
-                if loop.time() - self._heard > 2 * HEARTBEAT_S:
-                    raise TimeoutError("no sign of life") from None
-                self._outbox.append(("PING", b""))
-            commands, self._outbox = self._outbox, []
-            self._outgoing.clear()
-            await connection.send_packed_command(connection.pack_commands(commands))
-
-    async def _read(self, connection: AbstractConnection) -> None:
-        loop = asyncio.get_running_loop()
-        while True:
-            reply = await connection.read_response(disconnect_on_error=False)
-            self._heard = loop.time()
-            if isinstance(reply, list) and len(reply) == 3:
-                self._receive(*reply)
+    def _subscribe(self, channel: bytes) -> None:
+        if self._subscription:
+            self._unacknowledged[channel] += 1
+            self._subscription.subscribe(channel)
 
     def _receive(self, what: bytes, channel: bytes, data: Any) -> None:
         topic = self._topics.get(channel)

@@ -137,7 +137,16 @@ async def _hear(store: Store, worker: Worker, leases: Leases) -> None:
         elif held is not None:
             held.stop(RunLost("A person ended the job."))
 
-    await listen(store.redis, {name("wake_channel"): worker.ring, name("control_channel"): control})
+    heard = {
+        name("wake_channel").encode(): worker.ring,
+        name("control_channel").encode(): control,
+    }
+
+    def hear(what: bytes, channel: bytes, data: bytes) -> None:
+        if what == b"message":
+            heard[channel](data)
+
+    await listen(store.redis, lambda subscription: subscription.subscribe(*heard), hear)
 
 
 async def _sweep(store: Store) -> None:

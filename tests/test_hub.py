@@ -11,10 +11,10 @@ import pytest
 from pydantic import SecretStr
 from redis.asyncio import Redis
 
-from server import hub as hub_module
 from server.hub import Hub
 from server.watch import MAILBOX, MAILBOX_BYTES, Message, Watch
 from tasks.settings import Settings
+from tasks.store import listen as listen_module
 from tests.serving import store_of, until
 
 CHANNEL = "slowcall:events:one"
@@ -130,7 +130,7 @@ async def test_after_a_lost_connection_everybody_reads_again(settings: Settings)
 
 async def test_a_dead_link_is_noticed(settings: Settings, monkeypatch: pytest.MonkeyPatch) -> None:
     """Case B3: a link that swallows everything and never says that it is broken."""
-    monkeypatch.setattr(hub_module, "HEARTBEAT_S", 0.1)
+    monkeypatch.setattr(listen_module, "HEARTBEAT_S", 0.1)
     async with Wire(settings) as wire, running(wire.settings) as (hub, _):
         with hub.watch(CHANNEL) as watch:
             await told_to_read(watch)
@@ -157,6 +157,13 @@ async def test_the_end_closes_all_watches_also_later_ones(settings: Settings) ->
             assert watch.closed
         with hub.watch(CHANNEL) as late:
             assert late.closed
+
+
+async def test_a_hub_that_is_ended_while_it_dials_ends(settings: Settings) -> None:
+    for steps in range(40):
+        async with asyncio.timeout(5), running(settings):
+            for _ in range(steps):
+                await asyncio.sleep(0)
 
 
 class Wire:

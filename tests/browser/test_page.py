@@ -154,9 +154,9 @@ def test_a_retry_to_come_is_counted_down(page: Page, hand: Hand) -> None:
 def test_the_time_to_go_is_told_where_it_is_known(page: Page, hand: Hand) -> None:
     hand.submit("report", kind="summarize")
     run = hand.start()
-    hand.buy(run, "page 1", Progress(1, 40, "page 1 of 40"))
+    hand.buy(run, "page 1", Progress(1, 12, "page 1 of 12"))
     page.wait_for_timeout(1100)  # a page took so long, as far as the server can tell
-    hand.buy(run, "page 2", Progress(2, 40, "page 2 of 40"))
+    hand.buy(run, "page 2", Progress(2, 12, "page 2 of 12"))
     left = re.compile(r"about \d+ secs left")
     expect(card(page).locator(".ahead")).to_have_text(left, timeout=8000)
 
