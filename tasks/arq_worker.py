@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NoReturn, cast
+from uuid import uuid4
 
 import arq
 import orjson
@@ -18,6 +19,7 @@ from redis.asyncio.client import Pipeline
 from tasks.errors import Drained, StoreUnavailable
 from tasks.keys import name
 from tasks.lease import Leases
+from tasks.logs import log_moved
 from tasks.runner import Runner
 from tasks.settings import Settings
 from tasks.store import Claimed, Store
@@ -28,6 +30,8 @@ LAST_WORDS_S: Final = 3.0
 """As long as a worker that leaves waits for the store to take its last words."""
 
 _LONGEST_SLEEP_S: Final = 1.0
+_CROWD: Final = 8
+"""Jobs of one claim: for so long Redis serves nobody else."""
 _FOR_EVER: Final = 2**31
 _FUNCTION: Final = "run_job"
 _DEFINITION: Final = orjson.dumps({"f": _FUNCTION, "a": [], "k": {}, "t": None, "et": 0})
@@ -81,6 +85,9 @@ class Worker(arq.Worker):
         self._store = store
         self._runner = runner
         self._leases = leases
+        self._unheard: str | None = None
+        self._broken: set[str] = set()
+        self._given: dict[str, Claimed] = {}
         self._at_work: set[str] = set()
         self._bell = asyncio.Event()
         self._idle = False
@@ -95,49 +102,73 @@ class Worker(arq.Worker):
         if self._gone:
             return True
         ending = not self.allow_pick_jobs or (self.burst and self._idle)
-        return ending and not self.tasks
+        return ending and not self.tasks and self._unheard is None
 
     async def _poll_iteration(self) -> None:
         self._bell.clear()
         self._reap()
-        # A job that only has its end to be recorded makes room: else a crowd that ends at once
-        # would wait for all its records before the next one is claimed.
-        room = min(self.max_jobs - len(self._at_work), 2 * self.max_jobs - len(self.tasks))
-        if not self.allow_pick_jobs or room <= 0 or not self._leases.fresh:
+        room = self._room()
+        if not self._leases.fresh or not (room or self._unheard):
             await self._sleep(_LONGEST_SLEEP_S if self._leases.fresh else 0.05)
             return
+        self._unheard = self._unheard or uuid4().hex
         try:
             claimed, due_s = await self._store.claim(
-                self._worker, self._kinds, room, self._settings.lease_s
+                self._worker,
+                self._kinds,
+                room,
+                self._settings.lease_s,
+                claim_id=self._unheard,
+                broken=self._broken,
             )
         except StoreUnavailable as error:
             self._leases.doubt()
             log.warning("the store does not answer: %s", error)
             return
-        for entry in claimed:
-            self._launch(entry)
+        self._unheard = None
+        self._broken = {one.entry for one in claimed if one.ours and one.entry not in self.tasks}
+        for one in claimed:
+            self._launch(one)
         self._idle = due_s is None and not claimed
-        if due_s != 0 and not self._may_leave():
+        if due_s != 0 and not (self._broken or self._may_leave()):
             await self._sleep(_LONGEST_SLEEP_S if due_s is None else due_s)
+
+    def _room(self) -> int:
+        """How many to claim now.
+
+        A job that only has its end to be recorded makes room: else a crowd that ends at once would
+        wait for all its records before the next one is claimed.
+        """
+        if not self.allow_pick_jobs:
+            return 0
+        room = min(self.max_jobs - len(self._at_work), 2 * self.max_jobs - len(self.tasks))
+        return max(0, min(room, _CROWD))
 
     async def _sleep(self, seconds: float) -> None:
         """Until something may be due: the wake channel, the end of a task, or the time."""
         with suppress(TimeoutError):
-            await asyncio.wait_for(self._bell.wait(), min(max(seconds, 0.001), _LONGEST_SLEEP_S))
+            async with asyncio.timeout(min(max(seconds, 0.001), _LONGEST_SLEEP_S)):
+                await self._bell.wait()
 
     def _launch(self, claimed: Claimed) -> None:
+        if claimed.moved is not None:
+            log_moved(claimed.moved)
+        if claimed.moved is not None or claimed.ours:
+            return
         entry = claimed.entry
         self._at_work.add(entry)
-        task = self.loop.create_task(self._run_after(self.tasks.get(entry), entry))
+        task = self.loop.create_task(self._run_after(self.tasks.get(entry), claimed))
         task.add_done_callback(self.ring)
         self.tasks[entry] = task
 
-    async def _run_after(self, before: asyncio.Task[Any] | None, entry: str) -> None:
+    async def _run_after(self, before: asyncio.Task[Any] | None, claimed: Claimed) -> None:
+        entry = claimed.entry
         # arq keeps its jobs by id: a second one of that id would break the first, which is over
         # in the store and only has a few lines left to go.
         if before is not None:
             await asyncio.wait([before])
             self._at_work.add(entry)
+        self._given[entry] = claimed
         try:
             await self.run_job(entry, 0)
         finally:
@@ -152,7 +183,7 @@ class Worker(arq.Worker):
 
     async def _run_claimed(self, ctx: dict[str, Any]) -> NoReturn:
         entry = ctx["job_id"]
-        await self._runner.run(Claimed(entry), performed=partial(self._performed, entry))
+        await self._runner.run(self._given.pop(entry), performed=partial(self._performed, entry))
         raise Retry
 
     def _performed(self, entry: str) -> None:

@@ -1,4 +1,4 @@
-"""Run one claimed job: start -> perform -> judge -> record."""
+"""Run one claimed job: perform -> judge -> record."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tasks.reading import Reader
 from tasks.retry import Verdict, backoff_s, judge
 from tasks.settings import Settings
 from tasks.settle import Settler
-from tasks.store import Claimed, Store
+from tasks.store import Claimed, Run, Store
 from tasks.telemetry import attempt_span, tell_failure
 
 log = logging.getLogger("slowcall.job")
@@ -52,7 +52,6 @@ class Runner:
         self,
         settings: Settings,
         *,
-        worker: str,
         kinds: Mapping[str, Kind],
         store: Store,
         model: ModelClient,
@@ -60,7 +59,6 @@ class Runner:
         settler: Settler,
     ) -> None:
         self._settings = settings
-        self._worker = worker
         self._kinds = kinds
         self._store = store
         self._model = model
@@ -74,17 +72,16 @@ class Runner:
         `performed` hears when its work is over and only the record is left.
         """
         try:
-            await self._run(claimed, performed)
+            if claimed.run is None:
+                raise RecordDamaged
+            await self._run(claimed.run, performed)
         except RecordDamaged as error:
             log.error("job %s: its record is damaged", claimed.job_id, exc_info=error)
             moved = await self._store.condemn(claimed, self._kinds, str(error))
             if moved is not None:
                 log_moved(moved)
 
-    async def _run(self, claimed: Claimed, performed: Callable[[], None]) -> None:
-        run = await self._store.start(claimed, self._worker, told=log_moved)
-        if run is None:
-            return
+    async def _run(self, run: Run, performed: Callable[[], None]) -> None:
         with attempt_span(run) as span, self._leases.hold(run) as held:
             if run.taken_over:
                 log_job(run, Status.RETRYING, reason="lost")

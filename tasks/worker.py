@@ -80,7 +80,6 @@ async def build_worker(
     leases = Leases(prompt, worker_id, settings.lease_s, _about(kinds))
     runner = Runner(
         settings,
-        worker=worker_id,
         kinds=kinds,
         store=patient,
         model=model,

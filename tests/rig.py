@@ -138,7 +138,6 @@ async def rigged(
         leases = Leases(store, "worker", LONG_S, {})
         runner = Runner(
             settings,
-            worker="worker",
             kinds=kinds,
             store=store,
             model=model,

@@ -130,7 +130,7 @@ class Hand:
         """Claim until this job comes up, and start it."""
         claimed, _ = await self.store.claim(self.name, ["chat", "summarize"], 100, 60)
         mine = next(entry for entry in claimed if entry.job_id == job_id)
-        run = await self.store.start(mine, self.name)
+        run = mine.run
         assert run is not None
         return run
 

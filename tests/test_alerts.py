@@ -108,7 +108,7 @@ class Desk:
         new = a_job(kind, user_id="ann", max_attempts=1)
         job_id = (await self.store.submit(new)).job.job_id
         claimed, _ = await self.store.claim("w", [kind], 1, LEASE_S)
-        run = await self.store.start(claimed[0], "w")
+        run = claimed[0].run
         assert run is not None
         await self.store.conclude(run, FAIL, problem=("permanent", message, 400))
         return job_id
@@ -146,7 +146,7 @@ async def expired_before_a_sweep(ward: Ward) -> None:
     await ward.post(expires_s=5)
     ward.clock.forward(6)
     claimed, _ = await ward.store.claim("w", ["chat"], 9, LEASE_S)
-    assert [await ward.store.start(entry, "w") for entry in claimed] == [None]
+    assert [entry.run for entry in claimed] == [None]
 
 
 async def past_its_deadline(ward: Ward) -> None:
@@ -166,7 +166,7 @@ async def parked(ward: Ward) -> None:
     await ward.store.begin(run, call="c", step="answer", model="m", hash="h", memo=False)
     await ward.pass_time(1.1 * LEASE_S)
     claimed, _ = await ward.store.claim("heir", ["chat"], 9, LEASE_S)
-    assert [await ward.store.start(entry, "heir") for entry in claimed] == [None]
+    assert [entry.run for entry in claimed] == [None]
 
 
 async def by_a_verdict(ward: Ward) -> None:

@@ -28,7 +28,7 @@ async def run(store: Store) -> Run:
     """A run."""
     await store.submit(a_job("chat"))
     (claimed,), _ = await store.claim("one", ["chat"], 1, 60)
-    run = await store.start(claimed, "one")
+    run = claimed.run
     assert run is not None
     return run
 

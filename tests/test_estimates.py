@@ -20,8 +20,7 @@ async def submit(store: Store, user: str, model: str | None = None, kind: str = 
 
 async def start(store: Store, room: int = 1) -> list[Run]:
     claimed, _ = await store.claim("w", ["chat"], room, 600)
-    runs = [await store.start(entry, "w") for entry in claimed]
-    return [run for run in runs if run is not None]
+    return [entry.run for entry in claimed if entry.run is not None]
 
 
 async def take(store: Store, clock: Clock, seconds: float, model: str | None = None) -> None:

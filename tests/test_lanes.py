@@ -38,8 +38,7 @@ class Floor:
     async def due(self, worker: str = "w", kinds: tuple[str, ...] = ("chat",)) -> list[Run]:
         """Claim and start all that may start now."""
         claimed, _ = await self.store.claim(worker, kinds, 100, LEASE_S)
-        runs = [await self.store.start(entry, worker) for entry in claimed]
-        return [run for run in runs if run is not None]
+        return [entry.run for entry in claimed if entry.run is not None]
 
     async def pass_time(self, seconds: float, *alive: tuple[str, Run]) -> None:
         """Let time pass while some workers renew their leases, and one more that runs nothing."""

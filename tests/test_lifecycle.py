@@ -90,7 +90,7 @@ class Moves:
     async def start(self, worker: str = "one") -> bool:
         """Claim and start, as a worker that has just looked; whether a new run began."""
         claimed, _ = await self.store.claim(worker, ["chat"], 10, LEASE_S)
-        runs = [await self.store.start(entry, worker) for entry in claimed]
+        runs = [entry.run for entry in claimed]
         self.run = next((run for run in runs if run is not None), self.run)
         return any(runs)
 

@@ -39,7 +39,7 @@ class Ward:
     async def start(self, job_id: str, worker: str = "w") -> Run:
         claimed, _ = await self.store.claim(worker, ["chat"], 100, LEASE_S)
         entry = next(entry for entry in claimed if entry.job_id == job_id)
-        run = await self.store.start(entry, worker)
+        run = entry.run
         assert run is not None
         return run
 
@@ -99,7 +99,7 @@ async def lost_with_its_worker(ward: Ward) -> None:
     run = await ward.start(await ward.post(max_attempts=1), "dies")
     await ward.pass_time(1.1 * LEASE_S)
     claimed, _ = await ward.store.claim("heir", ["chat"], 9, LEASE_S)
-    assert [await ward.store.start(entry, "heir") for entry in claimed] == [None]
+    assert [entry.run for entry in claimed] == [None]
     with pytest.raises(RunLost):
         await ward.store.conclude(run, FINISH, result=RESULT)
 
@@ -249,7 +249,7 @@ async def test_users_take_turns(settings: Settings) -> None:
         order = []
         for _ in range(4):
             (entry,), _ = await store.claim("w", ["chat"], 1, LEASE_S)
-            run = await store.start(entry, "w")
+            run = entry.run
             assert run is not None
             order.append(run)
             await store.conclude(run, FINISH, result=RESULT)
@@ -269,7 +269,7 @@ async def test_an_expired_job_never_starts(settings: Settings) -> None:
         waits = await ward.post(expires_s=30, user_id="bob")
         clock.forward(31)
         claimed, _ = await store.claim("x", ["chat"], 9, LEASE_S)
-        runs = [await store.start(entry, "x") for entry in claimed if entry.job_id == waits]
+        runs = [entry.run for entry in claimed if entry.job_id == waits]
         assert runs == [None], "also where a worker is quicker than the sweep"
         told = await job(store, waits)
         assert (told["status"], told["error"]["type"], told["attempts"]) == ("failed", "timeout", 0)

@@ -92,7 +92,7 @@ async def test_what_happens_while_nobody_runs_a_job_is_a_line(
 
         once, twice, damaged, ruled = [await posted(max_attempts=n) for n in (1, 2, 3, 4)]
         claimed, _ = await store.claim("dies", ["chat"], 9, 0.01)
-        runs = {entry.job_id: await store.start(entry, "dies") for entry in claimed}
+        runs = {entry.job_id: entry.run for entry in claimed}
         run = runs[ruled]
         assert run is not None
         await store.conclude(run, FAIL, problem=("transient", "no", None))

@@ -43,7 +43,7 @@ async def run(store: Store) -> Run:
     """A run with one call open."""
     await store.submit(a_job("chat"))
     (claimed,), _ = await store.claim("one", ["chat"], 1, 60)
-    run = await store.start(claimed, "one")
+    run = claimed.run
     assert run is not None
     await store.begin(run, call="call", step="answer", model="m", hash="h")
     return run

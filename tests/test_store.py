@@ -56,7 +56,7 @@ async def claim(store: Store, worker: str = "one", room: int = 1) -> list[Claime
 async def start(store: Store, worker: str = "one") -> Run:
     """Claim one job and start it."""
     (claimed,) = await claim(store, worker)
-    run = await store.start(claimed, worker)
+    run = claimed.run
     assert run is not None
     return run
 
@@ -225,7 +225,7 @@ class TestLease:
         await start(store)
         await lapse(store, clock)
         (claimed,) = await claim(store, "two")
-        assert await store.start(claimed, "two") is None
+        assert claimed.run is None
         job = seen(await store.read(job_id))
         assert (job["status"], job["error"]["type"]) == ("failed", "lost")
 
@@ -257,30 +257,76 @@ class TestLease:
         clock.forward(LEASE_S * 0.2)
         assert (await start(store, "two")).run == run.run + 1
 
-    async def test_a_sleeper_between_claim_and_start_comes_too_late(
+    async def test_a_sleeper_that_wakes_after_its_claim_comes_too_late(
         self, store: Store, clock: Clock
     ) -> None:
-        """Another worker claimed, ran and gave the job back, to wait; the sleeper may not start
-        it before its time."""
+        """Another worker took over and gave the job back, to wait; the sleeper may not call a
+        model before its time."""
         await submit(store)
-        (slept_on,) = await claim(store, "one")
+        slept_on = await start(store, "one")
         await lapse(store, clock)
         run = await start(store, "two")
         await store.requeue(run, RETRY, wait_s=60, reason="transient")
-        assert await store.start(slept_on, "one") is None
+        with pytest.raises(RunLost):
+            await store.begin(slept_on, call="c", step="answer", model="m", hash="h")
 
-    async def test_an_entry_of_an_old_life_starts_nothing(self, store: Store) -> None:
+    async def test_a_run_of_an_old_life_does_nothing(self, store: Store) -> None:
         job_id = await submit(store)
-        (old,) = await claim(store)
+        old = await start(store)
         await store.cancel(job_id)
         await store.revive(job_id)
-        assert await store.start(old, "one") is None
-        assert (await start(store)).attempt == 1
+        with pytest.raises(RunLost):
+            await store.begin(old, call="c", step="answer", model="m", hash="h")
+        new = await start(store)
+        assert (new.run, new.attempt) == (old.run + 1, 1)
 
-    async def test_two_starts_of_one_worker_are_one_run(self, store: Store) -> None:
-        await submit(store)
-        (claimed,) = await claim(store)
-        assert await store.start(claimed, "one") == await store.start(claimed, "one")
+
+class TestClaimAgain:
+    """The answer to a claim was lost, and its runs have begun: it is made again."""
+
+    async def again(self, store: Store, worker: str = "one") -> list[Claimed]:
+        """The same claim, made by a worker that leaves and has room for nothing new."""
+        return (await store.claim(worker, ["chat"], 0, LEASE_S, claim_id="c"))[0]
+
+    async def lost(self, store: Store, clock: Clock, **more: float) -> list[Claimed]:
+        """Two jobs, and the answer to their claim that was lost."""
+        for user in ("ann", "bob"):
+            await submit(store, user, 0, **more)
+        clock.forward(1)
+        return (await store.claim("one", ["chat"], 2, LEASE_S, claim_id="c"))[0]
+
+    async def test_its_runs_are_answered_again_and_no_others(
+        self, store: Store, clock: Clock
+    ) -> None:
+        lost = await self.lost(store, clock)
+        await submit(store, "eve")
+        assert len(lost) == 2
+        assert await self.again(store) == lost
+        assert [run.attempt for entry in lost if (run := entry.run)] == [1, 1]
+
+    async def test_a_run_that_another_one_took_over_is_not(
+        self, store: Store, clock: Clock
+    ) -> None:
+        one, other = await self.lost(store, clock)
+        await store.cancel(other.job_id)
+        await lapse(store, clock)
+        assert (await start(store, "two")).job_id == one.job_id
+        assert await self.again(store) == []
+
+    async def test_its_lease_begins_anew(self, store: Store, clock: Clock) -> None:
+        lost = await self.lost(store, clock)
+        await lapse(store, clock)
+        assert [entry.job_id for entry in await self.again(store)] == [
+            entry.job_id for entry in lost
+        ]
+        assert await claim(store, "two") == []
+
+    async def test_a_job_that_failed_instead_is_told_of_again(
+        self, store: Store, clock: Clock
+    ) -> None:
+        lost = await self.lost(store, clock, expires_s=0.5)
+        assert [entry.moved.reason for entry in lost if entry.moved] == ["timeout", "timeout"]
+        assert await self.again(store) == lost
 
 
 class TestRequeue:

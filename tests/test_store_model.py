@@ -30,12 +30,14 @@ from hypothesis.stateful import (
 )
 
 from tasks.errors import (
+    Drained,
     JobNotFound,
     KeyReused,
     QuotaExceeded,
     Refusal,
     RunLost,
     SlowcallError,
+    Stopped,
     WrongStatus,
 )
 from tasks.keys import idempotency_part, name
@@ -50,10 +52,10 @@ from tasks.lifecycle import (
     REVIVE,
     WAITING,
     Status,
+    Transition,
 )
 from tasks.settings import Settings
 from tasks.store import Begun, Claimed, Progress, Run, Settlement, Store, client_verbs
-from tasks.store.fragments import quoted
 from tasks.store.scripts import Scripts
 from tests.invariants import Books, faults, status_of
 from tests.rig import Clock, a_job
@@ -67,7 +69,7 @@ WORKERS: Final = ("one", "two")
 USERS: Final = ("ann", "b:{}=* %1 é")
 STEPS: Final = ("plan", "page 1", "page 2")
 QUOTA: Final = 3
-MAY_REPEAT: Final = {"claim", "sweep"}
+MAY_REPEAT: Final = {"sweep"}
 """Scripts that find more to do when they are sent again."""
 
 aims = st.integers(0, 7)
@@ -113,11 +115,10 @@ class Lifecycle(RuleBasedStateMachine):
         self.books = self.look()
         self.proven: Books | None = None
         self.jobs: list[str] = []
-        self.claims: list[tuple[str, Claimed]] = []
         self.runs: list[tuple[str, Run]] = []
+        self.broken: dict[str, list[str]] = {}
         self.calls: list[tuple[Run, Settlement]] = []
         self.kept: dict[tuple[str, str], str] = {}
-        self.owner: dict[tuple[str, int], str] = {}
         self.counter = 0
 
     def look(self) -> Books:
@@ -129,7 +130,7 @@ class Lifecycle(RuleBasedStateMachine):
         async def move() -> T | SlowcallError:
             try:
                 return await action
-            except (Refusal, RunLost) as error:
+            except (Refusal, Stopped) as error:
                 return error
 
         before = self.books
@@ -148,6 +149,11 @@ class Lifecycle(RuleBasedStateMachine):
         job = self.books.jobs.get(run.job_id, {})
         return job.get("run") == str(run.run) and "worker" in job
 
+    def stands(self, run: Run, end: Transition) -> bool:
+        """Whether the job has ended so, and no other run began: said again, an end is heard."""
+        job = self.books.jobs.get(run.job_id, {})
+        return job.get("run") == str(run.run) and status_of(job) is end.target
+
     def fenced(
         self, run: Run, action: Coroutine[Any, Any, T], *, again: bool = False
     ) -> T | SlowcallError:
@@ -160,11 +166,6 @@ class Lifecycle(RuleBasedStateMachine):
         if not present:
             assert_same(before, self.books, "a run that is over changes nothing")
         return answer
-
-    def fits(self, claim: tuple[str, Claimed]) -> bool:
-        """Whether who claimed may start now."""
-        worker, claimed = claim
-        return self.books.jobs.get(claimed.job_id, {}).get("claim") == worker
 
     def closed(self, run: Run, end: Settlement) -> bool:
         """Whether a call's outcome is known."""
@@ -274,36 +275,31 @@ class Lifecycle(RuleBasedStateMachine):
         heard=st.sampled_from([True, True, True, False]),
     )
     def claim(self, worker: str, kinds: tuple[str, ...], room: int, heard: bool) -> None:
-        """Claim; where the answer is not heard, nobody starts what was claimed."""
+        """Claim; where the answer is not heard, nobody runs what was claimed."""
         before = self.books
-        answer = self.do(self.store.claim(worker, kinds, room, LEASE_S))
+        broken = self.broken.pop(worker, ())
+        answer = self.do(self.store.claim(worker, kinds, room, LEASE_S, broken=broken))
         assert isinstance(answer, tuple)
         claimed, _ = answer
         assert len(claimed) <= room
         due = {entry: at for kind in kinds for entry, at in before.get("queue", kind, default=[])}
         for entry in claimed:
             # What was behind a head that was claimed in the same script is due at once.
-            assert due.get(entry.entry, 0) <= self.clock() + 1, "a lease that holds is left alone"
+            at = 0 if entry.entry in broken else due.get(entry.entry, 0)
+            assert at <= self.clock() + 1, "a lease that holds is left alone"
         if len(claimed) < room:
             open_ = [kind for kind in kinds if self.has_room(kind)]
             left = [at for kind in open_ for _, at in self.books.get("queue", kind, default=[])]
             assert all(at > self.clock() for at in left), "no entry stays due"
         if heard:
-            self.claims += [(worker, entry) for entry in claimed]
-
-    @precondition(lambda self: self.claims)
-    @rule(aim=aims)
-    def start(self, aim: int) -> None:
-        worker, claimed = pick(self.claims, aim, self.fits)
-        self.begin_run(worker, claimed)
+            self.broken[worker] = [entry.entry for entry in claimed if entry.ours]
+        for entry in claimed:
+            self.began(before, worker, entry, heard)
 
     @rule(worker=workers)
     def work(self, worker: str) -> None:
-        """Claim and start at once, as a worker does that is awake."""
-        answer = self.do(self.store.claim(worker, KINDS, 1, LEASE_S))
-        assert isinstance(answer, tuple)
-        for claimed in answer[0]:
-            self.begin_run(worker, claimed)
+        """Claim one job, as a worker does that is awake."""
+        self.claim(worker, KINDS, 1, heard=True)
 
     @precondition(lambda self: self.runs)
     @rule()
@@ -314,18 +310,19 @@ class Lifecycle(RuleBasedStateMachine):
         self.do(self.store.renew(owner, [], LEASE_S, {"kinds": list(KINDS)}))
         self.work(next(worker for worker in WORKERS if worker != owner))
 
-    def begin_run(self, worker: str, claimed: Claimed) -> None:
-        before = self.books
-        run = self.do(self.store.start(claimed, worker))
-        assert not isinstance(run, SlowcallError)
+    def began(self, before: Books, worker: str, claimed: Claimed, heard: bool) -> None:
+        run = claimed.run
+        was, job = before.jobs[claimed.job_id], self.books.jobs[claimed.job_id]
+        if claimed.ours:
+            assert was == job
+            assert was["worker"] == worker
+        elif run is None:
+            assert status_of(job) in FINAL, "it failed instead"
         if run is None:
             return
-        assert self.owner.setdefault((run.job_id, run.run), worker) == worker, "a run has one owner"
-        was = before.jobs[run.job_id]
-        if was["run"] != str(run.run):
-            assert was.get("claim") == worker, "only who claimed last may start"
-            assert int(was["run"]) + 1 == run.run
-            assert int(was["attempts"]) + 1 == run.attempt
+        assert int(was["run"]) + 1 == run.run
+        assert int(was["attempts"]) + 1 == run.attempt
+        if heard:
             self.runs.append((worker, run))
 
     @precondition(lambda self: self.runs)
@@ -371,7 +368,10 @@ class Lifecycle(RuleBasedStateMachine):
         )
         present, known, before = self.holds(run), self.closed(run, end), self.books
         answer = self.do(self.store.settle(run, end))
-        assert isinstance(answer, RunLost) is not present
+        kept = self.books.get("steps", run.job_id, default={}).get(end.step)
+        taken = answered and kept not in (None, f'h\n{{"text":"answer of {end.call}"}}')
+        expected = (Drained if taken else type(None)) if present else RunLost
+        assert type(answer) is expected, f"{answer!r}; {kept!r} is kept"
         if run.job_id not in before.jobs:
             assert_same(before, self.books, "what comes after the record is gone leaves nothing")
         elif answered and not known:
@@ -412,7 +412,8 @@ class Lifecycle(RuleBasedStateMachine):
             )
         else:
             move = self.store.conclude(run, FAIL, problem=problem)
-        self.fenced(run, move)
+        again = run.attempt >= run.max_attempts and self.stands(run, FAIL)
+        self.fenced(run, move, again=again)
 
     @precondition(lambda self: self.runs)
     @rule(aim=aims, transition=st.sampled_from([DEFER, RELEASE]))
@@ -435,10 +436,7 @@ class Lifecycle(RuleBasedStateMachine):
             move = self.store.conclude(run, FINISH, result={"text": "x", "source": "model"})
         else:
             move = self.store.conclude(run, FAIL, problem=("permanent", "No.", None))
-        job = self.books.jobs.get(run.job_id, {})
-        target = quoted((FINISH if well else FAIL).target)
-        again = job.get("run") == str(run.run) and job["status"] == target
-        self.fenced(run, move, again=again)
+        self.fenced(run, move, again=self.stands(run, FINISH if well else FAIL))
 
     # what holds after every move
 
@@ -475,9 +473,10 @@ class Lifecycle(RuleBasedStateMachine):
             self.clock.forward(next_s)
             claimed, next_s = await self.store.claim("last", KINDS, 10, LEASE_S)
             for entry in claimed:
-                run = await self.store.start(entry, "last")
-                if run is not None:
-                    await self.store.conclude(run, FINISH, result={"text": "", "source": "model"})
+                if entry.run is not None:
+                    await self.store.conclude(
+                        entry.run, FINISH, result={"text": "", "source": "model"}
+                    )
 
     def books_are_true_at_the_end(self) -> None:
         self.books = self.look()

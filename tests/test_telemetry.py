@@ -66,7 +66,7 @@ async def test_a_job_with_a_retry_and_a_take_over_is_one_trace(
         job_id = answer.json()["job_id"]
         # A worker that dies: it claims, starts and is not heard of again.
         claimed, _ = await store.claim("dies", ["summarize"], 1, 0.01)
-        assert await store.start(claimed[0], "dies")
+        assert claimed[0].run
         await working(stack, settings, lab)
         await ended(store, job_id)
 
@@ -156,7 +156,7 @@ async def test_the_figures_are_those_of_two_servers_and_two_workers(
         # A worker that dies: it claims, starts and is not heard of again.
         lost = await submit(one, "well")
         claimed, _ = await store.claim("dies", ["chat"], 1, 0.01)
-        assert await store.start(claimed[0], "dies")
+        assert claimed[0].run
         await working(stack, free, lab)
         await working(stack, free, lab)
         inputs = ["well"] * 10 + ["stumble"] + ["never"]

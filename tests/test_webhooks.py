@@ -59,7 +59,7 @@ class Desk:
     async def end(self, job_id: str, *, failed: bool = False) -> None:
         """Run it, and end it."""
         claimed, _ = await self.store.claim("w", ["chat"], 1, 600)
-        run = await self.store.start(claimed[0], "w")
+        run = claimed[0].run
         assert run is not None
         assert run.job_id == job_id
         if failed:

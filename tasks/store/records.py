@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -81,9 +82,16 @@ class FeedEntry:
 
 @dataclass(frozen=True, slots=True)
 class Claimed:
-    """A queue entry that this worker may run until its lease ends."""
+    """A queue entry that this worker holds until its lease ends, and the run that began of it.
+
+    None began of a job that failed instead (`moved`: it was too late, or its worker died once too
+    often), that is `ours` (it runs here by its record), or whose record is damaged.
+    """
 
     entry: str
+    run: Run | None = None
+    moved: Moved | None = None
+    ours: bool = False
 
     @property
     def job_id(self) -> str:
@@ -93,7 +101,7 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """One run of a job by a worker: what `start` answers. `run` is the fence of all its writes."""
+    """One run of a job by a worker: what a claim begins. `run` is the fence of all its writes."""
 
     job_id: str
     run: int
@@ -123,7 +131,7 @@ class Moved:
     trace_id: str | None
 
     @classmethod
-    def read(cls, fields: list[bytes]) -> Moved:
+    def read(cls, fields: Sequence[bytes]) -> Moved:
         """From what a script tells of it."""
         job_id, user, kind, attempt, status, reason, trace = (field.decode() for field in fields)
         return cls(job_id, user, kind, int(attempt), status, reason, trace or None)

@@ -1,11 +1,11 @@
-"""What a worker asks of the store: claim, start, renew, sweep."""
+"""What a worker asks of the store: claim, renew, sweep."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
+from uuid import uuid4
 
-from tasks.errors import RecordDamaged
 from tasks.keys import name
 from tasks.store.base import StoreBase
 from tasks.store.fragments import dumps, loads
@@ -18,37 +18,31 @@ class WorkerVerbs(StoreBase):
     """The worker's part of the store: which jobs it runs, and that it lives."""
 
     async def claim(
-        self, worker: str, kinds: Iterable[str], room: int, lease_s: float
+        self,
+        worker: str,
+        kinds: Iterable[str],
+        room: int,
+        lease_s: float,
+        *,
+        claim_id: str | None = None,
+        broken: Iterable[str] = (),
     ) -> tuple[list[Claimed], float | None]:
-        """Up to `room` due entries of `kinds`, each leased for `lease_s`, and the seconds until
-        the next entry is due (None: none is known)."""
-        wait, *entries = await self.scripts.call(
+        """Up to `room` due entries of `kinds`, each leased for `lease_s` and a run of it begun, and
+        the seconds until the next entry is due (None: none is known).
+
+        A claim that was not answered is made again under its `claim_id`, for its runs have begun.
+        `broken` are entries that run here by their record, and do not: they are taken over.
+        """
+        wait, *claimed = await self.scripts.call(
             "claim",
             worker=worker,
+            claim=claim_id or uuid4().hex,
             kinds="".join(f"{kind}," for kind in kinds),
             room=room,
             lease_ms=_ms(lease_s),
+            broken="".join(f"{entry}," for entry in broken),
         )
-        return [Claimed(entry.decode()) for entry in entries], float(wait) / 1000 if wait else None
-
-    async def start(
-        self, claimed: Claimed, worker: str, *, told: Callable[[Moved], None] | None = None
-    ) -> Run | None:
-        """Begin a run of a claimed job; None where there is nothing to run (any more).
-
-        `told` hears of a job that failed instead: it came too late, or its worker died once too
-        often. Raises RecordDamaged.
-        """
-        job_id, _, life = claimed.entry.partition(":")
-        word, *fields = await self.scripts.call("start", job=job_id, life=life, worker=worker)
-        if word == b"failed" and told is not None:
-            told(Moved.read(fields))
-        if word not in (b"start", b"lost"):
-            return None
-        try:
-            return _run(job_id, fields, taken_over=word == b"lost")
-        except ValueError:
-            raise RecordDamaged from None
+        return [_claimed(*said) for said in claimed], float(wait) / 1000 if wait else None
 
     async def renew(
         self, worker: str, runs: Iterable[Run], lease_s: float, about: Mapping[str, Any]
@@ -77,7 +71,19 @@ def _ms(seconds: float) -> int:
     return round(seconds * 1000)
 
 
-def _run(job_id: str, fields: list[bytes], *, taken_over: bool) -> Run:
+def _claimed(entry: bytes, word: bytes, *fields: bytes) -> Claimed:
+    name = entry.decode()
+    if word == b"failed":
+        return Claimed(name, moved=Moved.read(fields))
+    if word in (b"ours", b"damaged"):
+        return Claimed(name, ours=word == b"ours")
+    try:
+        return Claimed(name, _run(name.partition(":")[0], fields, taken_over=word == b"lost"))
+    except ValueError:
+        return Claimed(name)
+
+
+def _run(job_id: str, fields: Sequence[bytes], *, taken_over: bool) -> Run:
     run, attempt, most, user, kind, left, created, waited, input, options, edited = fields
     return Run(
         job_id=job_id,

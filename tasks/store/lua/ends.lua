@@ -86,7 +86,7 @@ end
 -- `alert`: people are told of it.
 local function conclude(job, status, now, result, err, alert)
   close_open_calls(job, now)
-  redis.call('HDEL', job.key, 'worker', 'claim', 'lane', 'deferred')
+  redis.call('HDEL', job.key, 'worker', 'lane', 'deferred')
   redis.call('ZREM', job.queue, job.entry)
   make_room(job, now)
   -- One that runs has left its line: whoever was behind it has moved up.

@@ -13,10 +13,8 @@
 --   run       the fence: rises at every start and take-over, never used again
 --   life      rises at each revive; the queue entry is `{job}:{life}`
 --   seq       number of the newest event of the log
---   claim     worker that may start or take over now        worker   worker that runs it
---   deltas    `{run}:{n}`: the last delta of the run        deaths   workers that died of it, this life
---   lost      its last run that took over from a dead worker
---   failed_at worker and life of a start that failed it instead
+--   worker    worker that runs it                           deaths   workers that died of it, this life
+--   deltas    `{run}:{n}`: the last delta of the run        lost     its last run that was a take-over
 --   user      raw text (`user_id` is its fragment; `kind` alone needs no quotes)
 --   input, options                JSON, as submitted        fingerprint      of the body, for the key
 --   created, deadline, expires    ms ('' none)              waited   ms spent on closed lanes before
@@ -81,7 +79,7 @@ local function iso(ms)
 end
 
 -- The private state of a job, or nil. `status` is a fragment: "queued" with its quotes.
-local STATE = {'status', 'run', 'life', 'user', 'kind', 'worker', 'claim', 'attempts', 'max_attempts',
+local STATE = {'status', 'run', 'life', 'user', 'kind', 'worker', 'attempts', 'max_attempts',
   'deadline', 'expires', 'idem', 'parked', 'open', 'created', 'deaths', 'started_at', 'finished_at',
   'lane', 'deferred', 'waited', 'seq', 'done', 'reused', 'begun', 'model', 'callback_url'}
 local function load(id)

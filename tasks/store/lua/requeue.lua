@@ -7,7 +7,7 @@ local job = load(A.job)
 if not holds(job, A) or not among(A.from, job.status) then return {'lost'} end
 local due = now + A.wait_ms
 close_open_calls(job, now)
-redis.call('HDEL', job.key, 'worker', 'claim', 'lane')
+redis.call('HDEL', job.key, 'worker', 'lane')
 redis.call('HINCRBY', job.key, 'attempts', A.attempts)
 make_room(job, now)
 job.worker = false
