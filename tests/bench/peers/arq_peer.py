@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
 
 import uvloop
 from arq import create_pool
 from arq.connections import RedisSettings
 from arq.worker import Worker, func
 
-from tests.bench.peers.meter import METER, TOTAL, URL
+from tests.bench.peers.meter import METER, URL
+from tests.bench.peers.sender import send_all
 
 TUNED = os.environ.get("BENCH_TUNED") == "1"
 
@@ -29,10 +29,7 @@ async def job(ctx: dict[str, object], sleep_s: float, sent_s: float) -> str:
 async def submit(sleep_s: float, pause_s: float) -> None:
     """Enqueue all jobs."""
     pool = await create_pool(RedisSettings.from_dsn(URL))
-    for _ in range(TOTAL):
-        await pool.enqueue_job("job", sleep_s, time.time())
-        if pause_s:
-            await asyncio.sleep(pause_s)
+    await send_all(lambda sent_s: pool.enqueue_job("job", sleep_s, sent_s), pause_s)
     await pool.aclose()
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 
 from celery import Celery
 
-from tests.bench.peers.meter import METER, TOTAL, URL
+from tests.bench.peers.meter import METER, URL
+from tests.bench.peers.sender import send_all
 
 app = Celery("tests.bench.peers.celery_peer", broker=URL, backend=URL)
 app.conf.worker_prefetch_multiplier = 4
@@ -23,17 +25,18 @@ def job(sleep_s: float, sent_s: float) -> str:
     return "x"
 
 
-def submit(sleep_s: float, pause_s: float) -> None:
+async def submit(sleep_s: float, pause_s: float) -> None:
     """Enqueue all jobs."""
-    for _ in range(TOTAL):
-        job.delay(sleep_s, time.time())
-        if pause_s:
-            time.sleep(pause_s)
+
+    async def send(sent_s: float) -> None:
+        job.delay(sleep_s, sent_s)
+
+    await send_all(send, pause_s)
 
 
 if __name__ == "__main__":
     verb, *numbers = sys.argv[1:]
     if verb == "submit":
-        submit(*map(float, numbers))
+        asyncio.run(submit(*map(float, numbers)))
     else:
         app.worker_main(["worker", "-P", "threads", "-c", numbers[0], "-l", "ERROR"])

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 from datetime import timedelta
 from typing import Final
 
 import uvloop
 from docket import Docket, Worker
 
-from tests.bench.peers.meter import METER, TOTAL, URL
+from tests.bench.peers.meter import METER, URL
+from tests.bench.peers.sender import send_all
 
 CHECKS_EVERY: Final = timedelta(milliseconds=10)
 """A worker whose places are taken looks no earlier whether one is free; by default 250 ms."""
@@ -29,10 +29,7 @@ async def job(sleep_s: float, sent_s: float) -> str:
 async def submit(sleep_s: float, pause_s: float) -> None:
     """Enqueue all jobs."""
     async with Docket(url=URL) as docket:
-        for _ in range(TOTAL):
-            await docket.add(job)(sleep_s, time.time())
-            if pause_s:
-                await asyncio.sleep(pause_s)
+        await send_all(lambda sent_s: docket.add(job)(sleep_s, sent_s), pause_s)
 
 
 async def work(at_once: int) -> None:

@@ -24,14 +24,14 @@ class Meter:
         self._seen = 0
         self._began_s = 0.0
         self._began_cpu_s = 0.0
-        self._waits_ms: list[float] = []
+        self._begun: list[tuple[float, float]] = []
 
     def begin(self, sent_s: float) -> None:
         """A job begins that was sent at `sent_s` (epoch)."""
         with self._lock:
-            if not self._waits_ms:
+            if not self._begun:
                 self._began_s, self._began_cpu_s = time.time(), _cpu_s()
-            self._waits_ms.append(1000 * (time.time() - sent_s))
+            self._begun.append((sent_s, time.time()))
         if TOTAL == 1:
             with redis.Redis.from_url(URL) as client:
                 client.rpush(BEGUN, f"{os.getpid()} {time.time()}")
@@ -45,7 +45,7 @@ class Meter:
             figures = {
                 "wall_s": time.time() - self._began_s,
                 "cpu_s": _cpu_s() - self._began_cpu_s,
-                "waits_ms": sorted(self._waits_ms),
+                "begun": self._begun,
             }
             with redis.Redis.from_url(URL) as client:
                 client.set(DONE, json.dumps(figures))

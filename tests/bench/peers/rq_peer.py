@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 import time
 
 from redis import Redis
 from rq import Queue, SimpleWorker
 
-from tests.bench.peers.meter import METER, TOTAL, URL
+from tests.bench.peers.meter import METER, URL
+from tests.bench.peers.sender import send_all
 
 
 def job(sleep_s: float, sent_s: float) -> str:
@@ -20,18 +22,19 @@ def job(sleep_s: float, sent_s: float) -> str:
     return "x"
 
 
-def submit(sleep_s: float, pause_s: float) -> None:
+async def submit(sleep_s: float, pause_s: float) -> None:
     """Enqueue all jobs."""
     queue = Queue(connection=Redis.from_url(URL))
-    for _ in range(TOTAL):
-        queue.enqueue("tests.bench.peers.rq_peer.job", sleep_s, time.time())
-        if pause_s:
-            time.sleep(pause_s)
+
+    async def send(sent_s: float) -> None:
+        queue.enqueue("tests.bench.peers.rq_peer.job", sleep_s, sent_s)
+
+    await send_all(send, pause_s)
 
 
 if __name__ == "__main__":
     verb, *numbers = sys.argv[1:]
     if verb == "submit":
-        submit(*map(float, numbers))
+        asyncio.run(submit(*map(float, numbers)))
     else:
         SimpleWorker(["default"], connection=Redis.from_url(URL)).work(logging_level="ERROR")

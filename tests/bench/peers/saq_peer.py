@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 
 import uvloop
 from saq import Queue, Worker
 
-from tests.bench.peers.meter import METER, TOTAL, URL
+from tests.bench.peers.meter import METER, URL
+from tests.bench.peers.sender import send_all
 
 
 async def job(ctx: object, *, sleep_s: float, sent_s: float) -> str:
@@ -25,10 +25,9 @@ async def submit(sleep_s: float, pause_s: float) -> None:
     """Enqueue all jobs."""
     queue = Queue.from_url(URL)
     await queue.connect()
-    for _ in range(TOTAL):
-        await queue.enqueue("job", sleep_s=sleep_s, sent_s=time.time(), timeout=600)
-        if pause_s:
-            await asyncio.sleep(pause_s)
+    await send_all(
+        lambda sent_s: queue.enqueue("job", sleep_s=sleep_s, sent_s=sent_s, timeout=600), pause_s
+    )
     await queue.disconnect()
 
 

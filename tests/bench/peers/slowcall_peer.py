@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
+from itertools import cycle
 from typing import Any
 
 import uvloop
@@ -16,7 +16,8 @@ from tasks.kinds import kind
 from tasks.settings import Settings
 from tasks.store import NewJob, Store
 from tasks.worker import run_worker
-from tests.bench.peers.meter import METER, TOTAL, URL
+from tests.bench.peers.meter import METER, URL
+from tests.bench.peers.sender import send_all
 
 
 class Job(BaseModel):
@@ -51,11 +52,13 @@ def settings(at_once: int = 100) -> Settings:
 async def submit(sleep_s: float, pause_s: float) -> None:
     """Submit all jobs, as twenty users would."""
     store = Store.connect(settings())
-    for number in range(TOTAL):
-        given = {"sleep_s": sleep_s, "sent_s": time.time()}
-        await store.submit(NewJob("bench", given, f"user-{number % 20}", 3, 600))
-        if pause_s:
-            await asyncio.sleep(pause_s)
+    users = cycle(f"user-{number}" for number in range(20))
+
+    async def send(sent_s: float) -> None:
+        given = {"sleep_s": sleep_s, "sent_s": sent_s}
+        await store.submit(NewJob("bench", given, next(users), 3, 600))
+
+    await send_all(send, pause_s)
     await store.aclose()
 
 

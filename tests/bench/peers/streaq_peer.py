@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-import time
 
 from streaq import Worker
 
-from tests.bench.peers.meter import METER, TOTAL, URL
+from tests.bench.peers.meter import METER, URL
+from tests.bench.peers.sender import send_all
 
 worker: Worker = Worker(redis_url=URL, concurrency=int(os.environ.get("BENCH_AT_ONCE", "100")))
 
@@ -27,10 +27,7 @@ async def job(sleep_s: float, sent_s: float) -> str:
 async def submit(sleep_s: float, pause_s: float) -> None:
     """Enqueue all jobs."""
     async with worker:
-        for _ in range(TOTAL):
-            await job.enqueue(sleep_s, time.time())
-            if pause_s:
-                await asyncio.sleep(pause_s)
+        await send_all(lambda sent_s: job.enqueue(sleep_s, sent_s), pause_s)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
-import time
 
 import uvloop
 from taskiq.api import run_receiver_task
 from taskiq_redis import RedisAsyncResultBackend, RedisStreamBroker
 
-from tests.bench.peers.meter import METER, TOTAL, URL
+from tests.bench.peers.meter import METER, URL
+from tests.bench.peers.sender import send_all
 
 broker = RedisStreamBroker(URL).with_result_backend(RedisAsyncResultBackend(URL))
 
@@ -28,10 +28,7 @@ async def job(sleep_s: float, sent_s: float) -> str:
 async def submit(sleep_s: float, pause_s: float) -> None:
     """Enqueue all jobs."""
     await broker.startup()
-    for _ in range(TOTAL):
-        await job.kiq(sleep_s, time.time())
-        if pause_s:
-            await asyncio.sleep(pause_s)
+    await send_all(lambda sent_s: job.kiq(sleep_s, sent_s), pause_s)
     await broker.shutdown()
 
 
