@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.parse import quote
 
 import pytest
 import redis
 from pydantic import SecretStr
 
+from server.valkey import find_binary
 from tasks.errors import SettingsError, StoreUnavailable
 from tasks.settings import Settings
 from tasks.store import Store
@@ -56,7 +59,8 @@ def test_a_user_with_the_rights_that_we_name_will_do(admin: redis.Redis, store_u
     ("rules", "missing"),
     [
         ((*ENOUGH, "-publish"), "PUBLISH"),
-        ((*ENOUGH, "-eval"), "EVAL"),
+        ((*ENOUGH, "-fcall"), "FCALL"),
+        ((*ENOUGH, "-function"), "FUNCTION LOAD"),
         ((*ENOUGH, "-xadd"), "XADD"),
         ((*ENOUGH[:-1], "resetchannels"), "PUBLISH"),
         ((*ENOUGH[:3], "~another:*", "&slowcall:*"), "SET slowcall:"),
@@ -67,6 +71,21 @@ def test_a_missing_right_is_named(
 ) -> None:
     with pytest.raises(SettingsError, match=f"REDIS_URL: its user may not {missing}"):
         check_store(of_user(admin, store_url, rules))
+
+
+def test_a_redis_without_functions_is_told_what_is_needed(tmp_path: Path) -> None:
+    """As before Redis 7."""
+    words = ["--port", "0", "--unixsocket", "old.sock", "--rename-command", "FUNCTION", ""]
+    url = f"unix://{tmp_path}/old.sock"
+    with subprocess.Popen(
+        [str(find_binary()), *words], cwd=tmp_path, stdout=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_until((tmp_path / "old.sock").exists, "it listens")
+            with pytest.raises(SettingsError, match="it does not know FUNCTION; slowcall needs Redis 7"):
+                check_store(at(url))
+        finally:
+            process.terminate()
 
 
 def test_without_info_the_start_goes_on_and_says_so(admin: redis.Redis, store_url: str) -> None:

@@ -14,11 +14,16 @@ from tasks.redis_url import show_redis_url
 from tasks.settings import Settings
 
 _PROBE: Final = f"{PREFIX}probe"
+_IN_VAIN: Final[tuple[tuple[str, ...], ...]] = (
+    ("FUNCTION", "LOAD", "REPLACE", "no library"),
+    ("FUNCTION", "DELETE", "slowcall_probe"),
+    ("FCALL", "slowcall_probe", "0"),
+)
+"""Whoever may give these commands gets an error of another sort than who may not."""
 _COMMANDS: Final[tuple[tuple[str, ...], ...]] = (
     ("PING",),
     ("TIME",),
-    ("EVAL", "return 1", "0"),
-    ("SCRIPT", "LOAD", "return 1"),
+    ("FUNCTION", "LIST", "LIBRARYNAME", "slowcall_probe"),
     ("PUBLISH", _PROBE, ""),
     ("SET", _PROBE, "", "PX", "1000"),
     ("GET", _PROBE),
@@ -60,16 +65,20 @@ def check_store(settings: Settings) -> list[str]:
 
 def _check_rights(client: redis.Redis) -> None:
     with client.pipeline(transaction=False) as pipeline:
-        for command in _COMMANDS:
+        for command in (*_IN_VAIN, *_COMMANDS):
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
         replies = pipeline.execute(raise_on_error=False)
-    for command, reply in zip(_COMMANDS, replies, strict=True):
+    for command, reply in zip((*_IN_VAIN, *_COMMANDS), replies, strict=True):
         if isinstance(reply, NoPermissionError):
             raise SettingsError(
                 f"REDIS_URL: its user may not {command[0]} {' '.join(command[1:2])}; slowcall "
                 f"needs +@all -@dangerous +info on the keys {PREFIX}* and channels {PREFIX}*"
             )
-        if isinstance(reply, redis.RedisError):
+        if "unknown command" in str(reply):
+            raise SettingsError(
+                f"REDIS_URL: it does not know {command[0]}; slowcall needs Redis 7 or Valkey"
+            )
+        if isinstance(reply, redis.RedisError) and command not in _IN_VAIN:
             raise reply
 
 

@@ -1,4 +1,4 @@
-"""Load the Lua scripts and call them by name."""
+"""Load the Lua scripts as a library of Redis functions, and call them by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from redis.asyncio import Redis
 from redis.exceptions import (
     BusyLoadingError,
     ConnectionError,
-    NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
     ResponseError,
@@ -40,37 +39,15 @@ _FOLDER: Final = resources.files("tasks.store") / "lua"
 _LATER: Final = {"conclude"}
 """A worker's next job is begun before the end of its last one is told."""
 _SHARED: Final = ("lib", "lanes", "outbox", "ends")
-
-_DEFINITION: Final = re.compile(r"^(?=local )", re.MULTILINE)
-_WORD: Final = re.compile(r"\w+")
-_DEFINED: Final = re.compile(r"local (?:function )?(\w+)")
-
-_GLOBALS: Final = (
-    "local redis, ARGV = redis, ARGV -- sooner found than what is global\nlocal REST\n"
-)
-_ONCE: Final = """
-local A = {}
-for i = 3, #ARGV, 2 do
-  if ARGV[i] == '' then
-    REST = i + 1
-    break
-  end
-  A[ARGV[i]] = ARGV[i + 1]
-end
-local now = ARGV[2] ~= '' and tonumber(ARGV[2]) or clock()
-NOW = now
-if ARGV[1] == '' then return script(A, now) end
-local op = K('op', ARGV[1])
-local said = redis.call('GET', op)
-if said then return cmsgpack.unpack(said) end
-local reply = script(A, now)
-redis.call('SET', op, cmsgpack.pack(reply), 'PX', OP_KEEP_MS)
-return reply
-"""
+_READS: Final = {"read", "list", "look_at_lanes"}
+"""They write nothing, so that a full store answers them."""
+_UNKNOWN: Final = "Function not found"
+_TRIES: Final = 3
+_PREFIX: Final = "slowcall_"
 
 
 class Scripts:
-    """The scripts of `lua/`, bound to one Redis.
+    """The scripts of `lua/`, bound to one Redis as a library of functions.
 
     `patient` waits out an outage for as long as its caller lives (a worker's way); else a call that
     cannot reach Redis raises StoreUnavailable. `clock` answers the time in ms (None: Redis TIME).
@@ -80,16 +57,23 @@ class Scripts:
         self, redis: Redis, *, constants: str, patient: bool, clock: Callable[[], float] | None
     ) -> None:
         self.batches = Batches(redis)
-        self._constants = constants
+        self._library, self._text = library(constants)
         self._patient = patient
         self._clock = clock
+        self._loading: asyncio.Future[Any] | None = None
 
     async def load(self) -> None:
-        """Let Redis read all scripts before the first job needs them, which would wait for that. A
-        store that is away gets them as they are called."""
-        texts = [source(name, self._constants) for name in _names()]
+        """Let Redis read the library before the first job needs it, which would wait for that, and
+        drop those of other versions and settings: whoever still uses one loads it again.
+
+        A store that is away gets it with the first call.
+        """
         with suppress(*AWAY):
-            await asyncio.gather(*(self.batches.ask("SCRIPT", "LOAD", text) for text in texts))
+            await self._load()
+            for found in await self.batches.ask("FUNCTION", "LIST", "LIBRARYNAME", f"{_PREFIX}*"):
+                if (name := found[1].decode()) != self._library:
+                    with suppress(ResponseError):  # somebody else was quicker
+                        await self.batches.ask("FUNCTION", "DELETE", name)
 
     async def call(self, name: str, /, *rest: _Word, **arguments: _Word) -> list[Any]:
         """Call a script that is a repeat by nature (its file says why); answers what it returns."""
@@ -122,12 +106,21 @@ class Scripts:
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
     async def _evaluate(self, name: str, argv: list[Any]) -> list[Any]:
-        sha = digest(name, self._constants)
-        try:
-            return await self.batches.ask("EVALSHA", sha, 0, *argv, later=name in _LATER)  # type: ignore[no-any-return]
-        except NoScriptError:
-            text = source(name, self._constants)
-            return await self.batches.ask("EVAL", text, 0, *argv)  # type: ignore[no-any-return]
+        command = ("FCALL", f"{self._library}_{name}", 0, *argv)
+        for _ in range(_TRIES):
+            try:
+                return await self.batches.ask(*command, later=name in _LATER)  # type: ignore[no-any-return]
+            except ResponseError as error:
+                if str(error) != _UNKNOWN:
+                    raise
+            await self._load()
+        raise ConnectionError("Somebody drops our functions again and again.")
+
+    async def _load(self) -> None:
+        """Once for all who miss it at the same time."""
+        if self._loading is None or self._loading.done():
+            self._loading = self.batches.ask("FUNCTION", "LOAD", "REPLACE", self._text)
+        await asyncio.shield(self._loading)
 
 
 def raise_damage(error: ResponseError) -> None:
@@ -140,42 +133,29 @@ def raise_damage(error: ResponseError) -> None:
 
 
 @cache
-def _names() -> list[str]:
-    stems = {Path(file.name).stem for file in _FOLDER.iterdir()}
-    return sorted(stems - set(_SHARED))
+def library(constants: str) -> tuple[str, str]:
+    """The name of the library and its text: constants, names of keys, what all scripts share, the
+    scripts.
 
-
-@cache
-def digest(name: str, constants: str) -> str:
-    """What Redis calls a script that it has seen before: the SHA-1 of its text."""
-    return sha1(source(name, constants).encode(), usedforsecurity=False).hexdigest()
-
-
-@cache
-def source(name: str, constants: str) -> str:
-    """The whole text of a script: names, what it uses of the constants and of what all share, its
-    own body, the wrapper."""
-    shared = "".join((_FOLDER / f"{part}.lua").read_text() for part in _SHARED)
-    body = f"local function script(A, now)\n{(_FOLDER / f'{name}.lua').read_text()}\nend\n{_ONCE}"
-    body = _link(constants + shared, body)
-    names = ", ".join(
-        f"{key} = '{value.partition('{')[0]}'"
-        for key, value in TEMPLATES.items()
-        if f"'{key}'" in body
-    )
-    return f"{_GLOBALS}local NAMES = {{{names}}}\n{body}"
-
-
-def _link(shared: str, body: str) -> str:
-    """`body` behind those definitions of `shared` that it uses, directly or not.
-
-    Redis runs the whole text at each call: to make what no one uses took a third of a short
-    script's time (measured). Lua's locals are defined before they are used, so one pass back does.
+    Functions are made once. As a text of its own (EVALSHA) a script made all that it shares with
+    the others at each call, and every fiftieth paid for the garbage: it took three times as long.
     """
-    used = set(_WORD.findall(body))
-    for definition in reversed(_DEFINITION.split(shared)[1:]):
-        match = _DEFINED.match(definition)
-        if match and match[1] in used:
-            body = definition + body
-            used.update(_WORD.findall(definition))
-    return body
+    names = ", ".join(f"{key} = '{value.partition('{')[0]}'" for key, value in TEMPLATES.items())
+    shared = "".join(_read(part) for part in _SHARED)
+    stems = {Path(file.name).stem for file in _FOLDER.iterdir()} - {*_SHARED, "wrap"}
+    body = f"{constants}local NAMES = {{{names}}}\n{shared}{_read('wrap')}"
+    body += "".join(_registered(name) for name in sorted(stems))
+    name = _PREFIX + sha1(body.encode(), usedforsecurity=False).hexdigest()[:16]
+    return name, f"#!lua name={name}\nlocal LIBRARY = '{name}'\n{body}"
+
+
+def _registered(name: str) -> str:
+    flags = "'no-writes'" if name in _READS else ""
+    return (
+        f"do\nlocal function script(A, now, args, rest)\n{_read(name)}\nend\n"
+        f"register('{name}', script, {{{flags}}})\nend\n"
+    )
+
+
+def _read(name: str) -> str:
+    return (_FOLDER / f"{name}.lua").read_text()

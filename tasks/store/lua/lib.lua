@@ -1,9 +1,10 @@
 -- What all scripts share: names, time, guards, the record as JSON, the log, queues, steps.
 --
--- scripts.py puts the names of the inventory, what constants.py says, and of this, lanes.lua, outbox.lua
--- and ends.lua what a script uses in front of it, and wraps its text into `script(A, now)`. ARGV: operation
--- id ('' where the script is a repeat by nature), the caller's clock in ms ('' = Redis TIME), then name,
--- value, name, value … which become the table A; a name '' ends them, and from REST on is one list.
+-- scripts.py makes one library of functions of it: the names of the inventory, what constants.py says, this,
+-- lanes.lua, outbox.lua and ends.lua, then each script as `script(A, now, args, rest)` in what wrap.lua puts
+-- around it. Arguments: operation id ('' where the script is a repeat by nature), the caller's clock in ms
+-- ('' = Redis TIME), then name, value, name, value … which become the table A; a name '' ends them, and of
+-- `args` what begins at `rest` is one list.
 -- Names are built here, not passed as KEYS: one transition touches neighbours its caller does not
 -- know (the next one in turn), so slowcall needs one Redis, not a cluster.
 -- Lua holds no status word and reads no user data: it moves opaque JSON fragments.

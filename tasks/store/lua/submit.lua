@@ -1,7 +1,7 @@
 -- Store a job, count it, put it in its user's line, tell the world: all or nothing.
 -- A repeat by nature: the caller made the job's id, so a record under it is its own earlier try.
 -- A: job, user, kind, quota, idem ('' none), fingerprint, status (to enter), deadline_ms, expires_ms
---    ('' none; from now), blob ('' none); from REST on: name, value … of the other fields of the record
+--    ('' none; from now), blob ('' none); from `rest` on: name, value … of the other fields of the record
 -- returns: word, jobs in flight, view… (of a new job as its first event shows it); word: new, replay,
 --    reused (the key came with another body), full
 local set = K('inflight', A.user)
@@ -29,5 +29,5 @@ line_up(job, now)
 local shown = enter(job, A.status, nil, 'job_id', A.job, 'kind', A.kind, 'user', A.user, 'idem', A.idem,
   'fingerprint', A.fingerprint, 'life', 1, 'run', 0, 'created', now, 'created_at', iso(now),
   'started_at', 'null', 'finished_at', 'null', 'deadline_ms', A.deadline_ms, 'deadline', job.deadline,
-  'expires', job.expires, unpack(ARGV, REST))
+  'expires', job.expires, unpack(args, rest))
 return {'new', in_flight + 1, shown, A.status, A.user, '1'}
