@@ -82,7 +82,7 @@ def test_a_redis_without_functions_is_told_what_is_needed(tmp_path: Path) -> Non
     ) as process:
         try:
             wait_until((tmp_path / "old.sock").exists, "it listens")
-            with pytest.raises(SettingsError, match="it does not know FUNCTION; slowcall needs Redis 7"):
+            with pytest.raises(SettingsError, match="know FUNCTION; slowcall needs Redis 7"):
                 check_store(at(url))
         finally:
             process.terminate()
