@@ -74,6 +74,8 @@ class Port:
     protocol serves our app and nothing around it, as `slowcall serve` does.
     """
 
+    __slots__ = ("_cycle",)
+
     def __init__(self, cycle: RequestResponseCycle) -> None:
         self._cycle = cycle
 

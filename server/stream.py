@@ -146,6 +146,8 @@ class _StreamEndpoint(ABC):
 class _Follow:
     """An ASGI app: follow a tail, if there is a seat."""
 
+    __slots__ = ("_channel", "_tail")
+
     def __init__(self, channel: str, tail: Tail) -> None:
         self._channel, self._tail = channel, tail
 

@@ -36,6 +36,8 @@ class JobTail:
     `view` is the job as it was just before its channel was listened to.
     """
 
+    __slots__ = ("_store", "_job_id", "_view", "_sent", "behind", "ended")
+
     def __init__(self, store: Store, view: JobView, after: int | None) -> None:
         self._store, self._job_id = store, view.job_id
         self._view: JobView | None = view
@@ -85,6 +87,8 @@ class JobTail:
 
 class FeedTail:
     """The feed of one user (None: of all) behind an id; without an id it begins now."""
+
+    __slots__ = ("_store", "_user_id", "_sent", "behind", "ended")
 
     def __init__(self, store: Store, user_id: str | None, after: str | None) -> None:
         self._store, self._user_id = store, user_id

@@ -57,8 +57,8 @@ def bench(runs: int, quick: bool) -> list[Table]:
     crowds = {
         count: Table(
             f"{count:,} watchers of one server process",
-            "A burst is one event to every stream at once: p99 over ten of them with pauses, CPU over "
-            f"{COUNTED:,} events without.",
+            f"A burst is one event to every stream at once. p99: over {BURSTS} with a pause; "
+            f"CPU: over {COUNTED:,} events without.",
         )
         for count in counts
     }
