@@ -183,7 +183,7 @@ async def test_a_model_that_is_set_is_not_asked_for() -> None:
         (reply(503), TransientError),
         ([HOLD], TransientError),
     ],
-    ids=str,
+    ids=["404", "no models", "null", "a list", "html", "401", "429", "503", "silence"],
 )
 async def test_no_model_can_be_named(script: Script, failure: type[Exception]) -> None:
     with Endpoint(script) as endpoint:

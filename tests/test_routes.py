@@ -275,7 +275,7 @@ async def test_a_wait_asks_nothing_meanwhile_and_one_that_is_cut_cancels_nothing
             return int((await store.redis.pubsub_numsub(channel))[0][1])
 
         async def asked() -> int:
-            return int((await store.redis.info("commandstats"))["cmdstat_evalsha"]["calls"])
+            return int((await store.redis.info("commandstats"))["cmdstat_fcall"]["calls"])
 
         wait = asyncio.create_task(
             client.get(f"/jobs/{job_id}", headers={"Prefer": "wait=30"}, timeout=30)
