@@ -10,7 +10,7 @@ run: $(VENV)/run.stamp
 	@exec $(BIN)/slowcall up
 
 test: $(VENV)/dev.stamp
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 prove: $(VENV)/run.stamp
 	@$(BIN)/slowcall prove $(ARGS)

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -169,7 +170,13 @@ def _untraced(carrier: Mapping[str, str]) -> bool:
     """Whether nobody traces here and no trace comes from elsewhere: a span that is never seen took
     a tenth of a POST."""
     here = not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
-    return not here and carrier.keys().isdisjoint(propagate.get_global_textmap().fields)
+    return not here and carrier.keys().isdisjoint(_carriers())
+
+
+@cache
+def _carriers() -> frozenset[str]:
+    """The headers that a trace may come in."""
+    return frozenset(propagate.get_global_textmap().fields)
 
 
 def tell_job(job_id: str) -> None:
