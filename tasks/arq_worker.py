@@ -42,9 +42,9 @@ class Worker(arq.Worker):
     """arq's worker with its queue read our way.
 
     The queue's score is the lease: a claim moves it on and begins the run, a renewal moves it
-    further, and when it lapses the entry is due for another worker. arq itself reads running jobs again at each look,
-    sleeps between looks, claims on while it leaves, and sees a killed worker only after the longest
-    time-out of all.
+    further, and when it lapses the entry is due for another worker. arq itself reads running jobs
+    again at each look, sleeps between looks, claims on while it leaves, and sees a killed worker
+    only after the longest time-out of all.
 
     arq deletes a queue entry and its definition whenever a job function returns or raises, and does
     not look whether they are still its own. So ours always leaves by `Retry`, and arq's own endings
