@@ -69,7 +69,7 @@ class Scripts:
         A store that is away gets it with the first call.
         """
         with suppress(*AWAY):
-            await self._load()
+            await self._load(self._loading)
             for found in await self.batches.ask("FUNCTION", "LIST", "LIBRARYNAME", f"{_PREFIX}*"):
                 if (name := found[1].decode()) != self._library:
                     with suppress(ResponseError):  # somebody else was quicker
@@ -108,17 +108,18 @@ class Scripts:
     async def _evaluate(self, name: str, argv: list[Any]) -> list[Any]:
         command = ("FCALL", f"{self._library}_{name}", 0, *argv)
         for _ in range(_TRIES):
+            newest = self._loading
             try:
                 return await self.batches.ask(*command, later=name in _LATER)  # type: ignore[no-any-return]
             except ResponseError as error:
                 if str(error) != _UNKNOWN:
                     raise
-            await self._load()
+            await self._load(newest)
         raise ConnectionError("Somebody drops our functions again and again.")
 
-    async def _load(self) -> None:
-        """Once for all who miss it at the same time."""
-        if self._loading is None or self._loading.done():
+    async def _load(self, newest: asyncio.Future[Any] | None) -> None:
+        """Once for all who miss it at the same time: not again where one began after `newest`."""
+        if self._loading is None or (self._loading is newest and newest.done()):
             self._loading = self.batches.ask("FUNCTION", "LOAD", "REPLACE", self._text)
         await asyncio.shield(self._loading)
 
