@@ -38,7 +38,7 @@ outbox     zset    letters of one topic that have to leave, by when due entries 
 letters    hash    entry -> the letter (JSON)                           entries until delivered
 figures    hash    counters for /metrics: name and labels -> number     none: one key, bounded
 feed       stream  ids and names of the events of a user's jobs, capped KEEP_S after the end of one
-op         string  a script's reply, or whom a claim took, by its id    OP_KEEP_S
+op         string  a script's reply, or a worker's last claim, by id    OP_KEEP_S
 beat       string  when any worker last renewed its leases (ms)         none: one key
 grace      string  no lease is taken over before this time (ms)         as long as it holds
 workers    hash    worker id -> what it says of itself (JSON)           entries: pruned when old

@@ -25,11 +25,12 @@ local function failed(job, told)
   return {job.entry, 'failed', unpack(told)}
 end
 
--- What the same claim was answered before, as far as it still holds; nil where it took nothing.
-local memory = K('op', A.claim)
+-- What the same claim was answered before, as far as it still holds; nil where it took nothing. Of each
+-- worker the last one: it repeats no other, and one for each would stay for minutes.
+local memory = K('op', A.worker)
 local function answered_before()
-  local due, answers = string.match(redis.call('GET', memory) or '', '^(%d*)\n(.*)$')
-  if not due then return nil end
+  local claim, due, answers = string.match(redis.call('GET', memory) or '', '^(%w*)\n(%d*)\n(.*)$')
+  if claim ~= A.claim then return nil end
   local again = {due}
   for word, entry in string.gmatch(answers, '(%l+) ([^,]+),') do
     local job = sound(string.match(entry, '^[^:]+'))
@@ -190,6 +191,6 @@ if full and claimed[1] == '' then claimed[1] = A.lease_ms end
 if #claimed > 1 then
   local answers = ''
   for i = 2, #claimed do answers = answers .. claimed[i][2] .. ' ' .. claimed[i][1] .. ',' end
-  redis.call('SET', memory, claimed[1] .. '\n' .. answers, 'PX', OP_KEEP_MS)
+  redis.call('SET', memory, A.claim .. '\n' .. claimed[1] .. '\n' .. answers, 'PX', OP_KEEP_MS)
 end
 return claimed
