@@ -94,11 +94,14 @@ class House:
         for number in range(1, workers + 1):
             self._workers.append(await self._start(f"worker-{number}", "worker"))
         self._server.append(await self._start("server", "serve", door))
+        if lab:
+            await self._until(ready(lab, "/healthz"))
         await self._until(ready(door, "/readyz" if workers else "/healthz"))
         for part in self._parts:
             part.settled = True
+        lab_url = url_of(lab) if lab else None
         for line in greeting(
-            self._settings, url=url_of(door), lab=lab, workers=workers, embedded=embedded
+            self._settings, url=url_of(door), lab=lab_url, workers=workers, embedded=embedded
         ):
             self._say(line)
         await self._until(self._asked.wait())
@@ -117,12 +120,12 @@ class House:
     def _parts(self) -> list[Part]:
         return [*self._lab, *self._workers, *self._server]
 
-    async def _start_lab(self) -> str:
+    async def _start_lab(self) -> socket.socket:
+        """Who comes before it is ready waits at its door."""
         door = self._held.enter_context(listen("127.0.0.1", 0))
         self._environment["AI_URL"] = f"{url_of(door)}/v1"
         self._lab.append(await self._start("lab", "lab", door))
-        await self._until(ready(door, "/healthz"))
-        return url_of(door)
+        return door
 
     async def _start(self, name: str, command: str, door: socket.socket | None = None) -> Part:
         part = Part(

@@ -6,12 +6,9 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-import uvicorn
 import uvloop
 from pydantic import SecretStr
 
-from server.lab import create_lab
-from server.listen import listen, url_of
 from server.valkey import join_store
 from server.words import model_line, say, store_line
 from tasks.settings import Settings
@@ -44,6 +41,12 @@ def model_of(settings: Settings) -> Iterator[tuple[Settings, str | None]]:
     if settings.ai_url is not None:
         yield settings, None
         return
+    # Not at the top: a worker with an endpoint starts sooner without them.
+    import uvicorn
+
+    from server.lab import create_lab
+    from server.listen import listen, url_of
+
     with listen("127.0.0.1", 0) as door:
         server = uvicorn.Server(uvicorn.Config(create_lab(settings), log_config=None, ws="none"))
         thread = threading.Thread(

@@ -7,17 +7,19 @@ from collections.abc import Awaitable, Callable
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from time import monotonic
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from tasks.deltas import Deltas
 from tasks.draft import Answer
 from tasks.errors import CallFailed, Drained, LaneBusy, OptionRefused, RateLimited, Unusable
 from tasks.lease import Held
-from tasks.model import ModelClient
 from tasks.settle import Settler
 from tasks.store import Begun, NoPlace, Progress, Run, Settlement, Store, StoredStep
 from tasks.telemetry import call_span, tell_answer
+
+if TYPE_CHECKING:  # a server knows calls, and needs no HTTP client
+    from tasks.model import ModelClient
 
 
 @dataclass(frozen=True, slots=True)

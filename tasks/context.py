@@ -7,7 +7,7 @@ import hashlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import orjson
 
@@ -15,7 +15,6 @@ from tasks.calls import Calls, Order, Reply
 from tasks.deltas import DeltaLog, Deltas
 from tasks.errors import PermanentError, RunLost, TransientError
 from tasks.lease import Held
-from tasks.model import ModelClient
 from tasks.reading import Reader
 from tasks.settings import Settings
 from tasks.settle import Settler
@@ -23,6 +22,9 @@ from tasks.store import Progress, Run, Store, StoredStep
 from tasks.tally import Tally
 from tasks.telemetry import step_span
 from tasks.tries import ONCE, Retry, tried
+
+if TYPE_CHECKING:  # a server knows contexts, and needs no HTTP client
+    from tasks.model import ModelClient
 
 T = TypeVar("T")
 
