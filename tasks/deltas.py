@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
 from types import TracebackType
 from typing import Final
 
@@ -41,7 +40,7 @@ class Deltas:
         self._sent = 0
         self._waiting: list[str] = []
         self._more = asyncio.Event()
-        self._ended = asyncio.Event()
+        self._ended: asyncio.Future[None] | None = None
         self._teller: asyncio.Task[None] | None = None
 
     def add(self, text: str) -> None:
@@ -50,8 +49,8 @@ class Deltas:
         self._more.set()
 
     async def __aenter__(self) -> Deltas:
-        self._ended.clear()
-        self._teller = asyncio.create_task(self._tell_slices())
+        self._ended = asyncio.get_running_loop().create_future()
+        self._teller = asyncio.create_task(self._tell_slices(self._ended))
         return self
 
     async def __aexit__(
@@ -60,9 +59,10 @@ class Deltas:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._ended.set()
+        assert self._ended is not None and self._teller is not None
+        self._ended.set_result(None)
         self._more.set()
-        if error is not None and self._teller is not None:
+        if error is not None:
             self._teller.cancel()
             await asyncio.wait([self._teller])
 
@@ -74,8 +74,8 @@ class Deltas:
         if rest:
             await self._log.tell(self._step, rest)
 
-    async def _tell_slices(self) -> None:
-        while not self._ended.is_set():
+    async def _tell_slices(self, ended: asyncio.Future[None]) -> None:
+        while not ended.done():
             await self._more.wait()
             self._more.clear()
             text = "".join(self._waiting)
@@ -86,6 +86,4 @@ class Deltas:
                 except RunLost:
                     return  # nobody listens; but the call goes on, for its answer is paid
                 self._sent += len(text)
-            with suppress(TimeoutError):
-                async with asyncio.timeout(SLICE_S):
-                    await self._ended.wait()
+            await asyncio.wait([ended], timeout=SLICE_S)
