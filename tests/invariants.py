@@ -138,9 +138,9 @@ def status_of(job: dict[str, str]) -> Status:
     return Status(job["status"].strip('"'))
 
 
-def entry_of(job: dict[str, str]) -> str:
+def entry_of(job_id: str, job: dict[str, str]) -> str:
     """The queue entry of a record's present life."""
-    return f"{job['job_id']}:{job['life']}"
+    return f"{job_id}:{job['life']}"
 
 
 def faults(books: Books) -> list[str]:
@@ -154,13 +154,14 @@ def lifetimes(books: Books) -> Iterator[str]:
         ttl_ms = books.ttl_ms[key]
         template, rest = origin(key)
         if template in OF_A_JOB:
-            job = books.jobs.get(str(books.values[key]) if template == "idem" else rest)
+            job_id = str(books.values[key]) if template == "idem" else rest
+            job = books.jobs.get(job_id)
             if job is None:
                 yield f"{key} has no job"
             elif status_of(job) not in FINAL and ttl_ms != -1:
                 yield f"{key} expires, and its job is not final"
             elif status_of(job) in FINAL:
-                own_ms = books.ttl_ms[name("job", job["job_id"])]
+                own_ms = books.ttl_ms[name("job", job_id)]
                 if abs(own_ms - ttl_ms) > 50 or ttl_ms < 0:
                     yield f"{key} expires in {ttl_ms} ms, its job in {own_ms}"
         elif template == "feed":
@@ -177,8 +178,9 @@ def places(books: Books) -> Iterator[str]:
     found: Counter[str] = Counter()
     for kind, queue in books.all("queue").items():
         for entry, _ in queue:
-            job = books.jobs.get(entry.partition(":")[0])
-            if job is None or entry != entry_of(job) or job["kind"] != kind:
+            job_id = entry.partition(":")[0]
+            job = books.jobs.get(job_id)
+            if job is None or entry != entry_of(job_id, job) or job["kind"] != kind:
                 yield f"the queue of {kind} holds {entry}, which is nobody's"
             found[entry] += 1
     queued = set(found)
@@ -187,8 +189,10 @@ def places(books: Books) -> Iterator[str]:
         if books.get("heads", kind, default={}).get(user) is None:
             yield f"{user}'s turns of {kind} have no head before them"
         for entry, _ in turns:
-            job = books.jobs.get(entry.partition(":")[0])
-            if job is None or (entry, kind, user) != (entry_of(job), job["kind"], job["user"]):
+            job_id = entry.partition(":")[0]
+            job = books.jobs.get(job_id)
+            stands = job and (entry_of(job_id, job), job["kind"], job["user"])
+            if stands != (entry, kind, user):
                 yield f"the turns of {key} hold {entry}"
             found[entry] += 1
     for kind, heads in books.all("heads").items():
@@ -196,10 +200,10 @@ def places(books: Books) -> Iterator[str]:
             job = books.jobs.get(entry.partition(":")[0], {})
             if entry not in queued or job.get("user") != user or job.get("kind") != kind:
                 yield f"the head of {user}, {entry}, is in no queue"
-    for job in books.jobs.values():
-        expected = 0 if status_of(job) in FINAL else 1
-        if found[entry_of(job)] != expected:
-            yield f"{entry_of(job)}, {status_of(job)}, has {found[entry_of(job)]} places"
+    for job_id, job in books.jobs.items():
+        entry, expected = entry_of(job_id, job), 0 if status_of(job) in FINAL else 1
+        if found[entry] != expected:
+            yield f"{entry}, {status_of(job)}, has {found[entry]} places"
 
 
 def waiting(books: Books) -> Iterator[str]:
@@ -246,10 +250,10 @@ def timetables(books: Books) -> Iterator[str]:
         final = status_of(job) in FINAL
         if marked[job_id] != int(final):
             yield f"{job_id}, {status_of(job)}, has {marked[job_id]} marks"
-        unstarted = job["started_at"] == "null" and job["expires"]
+        unstarted = job.get("started_at", "null") == "null" and job.get("expires")
         if job_id in watched and final:
             yield f"{job_id} is final, and its deadline is watched"
-        if status_of(job) in WAITING and (job["deadline"] or unstarted) and job_id not in watched:
+        if status_of(job) in WAITING and (job.get("deadline") or unstarted) and job_id not in watched:
             yield f"{job_id} waits, and its deadline is not watched"
     for job_id, *said in marks:
         if job_id in books.jobs:
@@ -300,7 +304,7 @@ def records(books: Books) -> Iterator[str]:
             ("retry_at", status is Status.RETRYING),
         ):
             if expected != "" and (job.get(field, "null") != "null") != expected:
-                yield f"{job_id} is {status}, its {field} {job[field]}"
+                yield f"{job_id} is {status}, its {field} {job.get(field)}"
 
 
 def ledgers(books: Books) -> Iterator[str]:
@@ -345,8 +349,9 @@ def lanes(books: Books) -> Iterator[str]:
                 yield f"{entry} stands in {key}"
     for kind, busy in books.all("busy").items():
         for entry, _ in busy:
-            job = books.jobs.get(entry.partition(":")[0], {})
-            if not job.keys() & {"claim", "worker"} or entry != entry_of(job):
+            job_id = entry.partition(":")[0]
+            job = books.jobs.get(job_id, {})
+            if not job.keys() & {"claim", "worker"} or entry != entry_of(job_id, job):
                 yield f"{entry} keeps {kind} busy"
 
 

@@ -263,7 +263,7 @@ class Lifecycle(RuleBasedStateMachine):
         if sweep:
             self.do(self.store.sweep())
             for job in self.books.jobs.values():
-                if status_of(job) in WAITING and job["deadline"]:
+                if status_of(job) in WAITING and job.get("deadline"):
                     assert float(job["deadline"]) > self.clock(), "what is overdue has failed"
 
     # workers

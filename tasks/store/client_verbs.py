@@ -215,9 +215,9 @@ def _record(new: NewJob, trace: Mapping[str, str]) -> list[str | bytes | int]:
     record: list[str | bytes | int] = [
         *("user_id", dumps(new.user_id), "input", dumps(new.input), "options", dumps(options)),
         *("metadata", dumps(new.metadata), "max_attempts", new.max_attempts, "attempts", 0),
-        *("parked", int(new.on_unknown == "park"), "open", 0, "waited", 0, "deaths", 0),
-        *("done", 0, "reused", 0),
     ]
+    if new.on_unknown == "park":
+        record += ["parked", 1]
     if model := _model_of(new.input):
         record += ["model", model]
     if new.callback_url:

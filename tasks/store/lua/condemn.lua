@@ -57,7 +57,7 @@ for field, instead in pairs(INSTEAD) do mend(field, is_json, instead) end
 for _, field in ipairs({'idem', 'fingerprint', 'deadline', 'expires', 'deadline_ms'}) do
   mend(field, function() return true end, '')
 end
-redis.call('HSET', key, 'job_id', id, 'life', A.life, 'kind', kind, 'user', user, 'user_id', cjson.encode(user),
+redis.call('HSET', key, 'life', A.life, 'kind', kind, 'user', user, 'user_id', cjson.encode(user),
   'status', FAILED, 'finished_at', 'null')
 local last = redis.call('XREVRANGE', K('log', id), '+', '-', 'COUNT', 1)[1]
 local told = last and tonumber(string.match(last[1], '^%d+')) or 0

@@ -9,8 +9,9 @@
 -- know (the next one in turn), so slowcall needs one Redis, not a cluster.
 -- Lua holds no status word and reads no user data: it moves opaque JSON fragments.
 --
--- Fields of the job hash. Public ones hold JSON fragments under the contract's names; a count that is 0
--- and what is null may be missing, unless STATE below has it. Private ones:
+-- Fields of the job hash. Public ones hold JSON fragments under the contract's names. What is 0, null or
+-- empty may be missing (each field costs at every transition), but for `attempts` and `finished_at`: what
+-- forbids a run must not be forgotten with them. Private ones:
 --   run       the fence: rises at every start and take-over, never used again
 --   life      rises at each revive; the queue entry is `{job}:{life}`
 --   seq       number of the newest event of the log
@@ -83,11 +84,13 @@ end
 local STATE = {'status', 'run', 'life', 'user', 'kind', 'worker', 'attempts', 'max_attempts',
   'deadline', 'expires', 'idem', 'parked', 'open', 'created', 'deaths', 'started_at', 'finished_at',
   'lane', 'deferred', 'waited', 'seq', 'done', 'reused', 'begun', 'model', 'callback_url'}
+local UNSET = {deadline = '', expires = '', idem = '', parked = '0', open = '0', deaths = '0', started_at = 'null',
+  waited = '0', done = '0', reused = '0'}
 local function load(id)
   local values = redis.call('HMGET', K('job', id), unpack(STATE))
   if not values[1] then return nil end
   local job = {id = id, key = K('job', id)}
-  for i, field in ipairs(STATE) do job[field] = values[i] end
+  for i, field in ipairs(STATE) do job[field] = values[i] or UNSET[field] or false end
   job.entry = id .. ':' .. job.life
   job.queue = K('queue', job.kind)
   job.scopes = {'*', '=' .. job.user}
@@ -119,11 +122,11 @@ local function holds(job, A)
 end
 
 -- What `render` reads: the first SHOWN as they are, the others for what it makes of them.
-local PUBLIC = {'kind', 'status', 'user_id', 'attempts', 'max_attempts', 'done', 'total', 'note',
-  'result', 'error', 'retry_at', 'metadata', 'created_at', 'started_at', 'finished_at', 'callback',
-  'paid', 'open', 'rejected', 'not_sent', 'unknown', 'reused', 'input_tokens', 'output_tokens',
-  'plan', 'model', 'worker', 'begun', 'run', 'user', 'seq'}
-local SHOWN, COUNTED = 16, 24
+local PUBLIC = {'kind', 'status', 'user_id', 'attempts', 'max_attempts', 'total', 'note', 'result', 'error',
+  'retry_at', 'metadata', 'created_at', 'started_at', 'finished_at', 'callback', 'done', 'paid', 'open',
+  'rejected', 'not_sent', 'unknown', 'reused', 'input_tokens', 'output_tokens', 'plan', 'model', 'worker',
+  'begun', 'run', 'user', 'seq'}
+local SHOWN, COUNTED = 15, 24
 -- The plan of a kind that tells one is a part of its progress, so that a page can tick it off.
 local function plan_part(plan)
   return plan and plan ~= 'null' and plan ~= '' and ',"plan":' .. plan or ''
@@ -139,7 +142,7 @@ end
 -- and of what is before it. `v`: the PUBLIC fields of the job.
 local function eta(id, rank, v)
   local kind, done, total, finished_at, model, worker, begun, run =
-    v[1], v[6], v[7], v[15], v[26], v[27], v[28], v[29]
+    v[1], v[16], v[6], v[14], v[26], v[27], v[28], v[29]
   if finished_at ~= 'null' then return 'null' end
   local pace, ms = pace_of(kind, model or ''), nil
   if worker then
@@ -163,16 +166,16 @@ local function render(id, reason)
   local v = redis.call('HMGET', K('job', id), unpack(PUBLIC))
   for i = 2, SHOWN do v[i] = v[i] or 'null' end
   for i = SHOWN + 1, COUNTED do v[i] = v[i] or '0' end
-  local rank = not v[27] and v[15] == 'null' and redis.call('ZRANK', K('waiting'), id)
+  local rank = not v[27] and v[14] == 'null' and redis.call('ZRANK', K('waiting'), id)
   local self = '"/jobs/' .. id
   return '{"job_id":"' .. id .. '","kind":"' .. (v[1] or '') .. '","status":' .. v[2] .. ',"user_id":' .. v[3]
-    .. ',"attempts":' .. v[4] .. ',"max_attempts":' .. v[5] .. ',"progress":{"done":' .. v[6] .. ',"total":' .. v[7]
-    .. ',"note":' .. v[8] .. plan_part(v[25]) .. '},"result":' .. v[9] .. ',"error":' .. v[10] .. ',"retry_at":' .. v[11]
+    .. ',"attempts":' .. v[4] .. ',"max_attempts":' .. v[5] .. ',"progress":{"done":' .. v[16] .. ',"total":' .. v[6]
+    .. ',"note":' .. v[7] .. plan_part(v[25]) .. '},"result":' .. v[8] .. ',"error":' .. v[9] .. ',"retry_at":' .. v[10]
     .. ',"queue_position":' .. (rank and rank + 1 or 'null') .. ',"eta_s":' .. eta(id, rank, v)
     .. ',"ledger":{"paid":' .. v[17] .. ',"open":' .. v[18] .. ',"rejected":' .. v[19] .. ',"not_sent":' .. v[20]
     .. ',"unknown":' .. v[21] .. ',"reused":' .. v[22] .. ',"input_tokens":' .. v[23] .. ',"output_tokens":' .. v[24]
-    .. '},"metadata":' .. v[12] .. ',"created_at":' .. v[13] .. ',"started_at":' .. v[14] .. ',"finished_at":' .. v[15]
-    .. ',"callback":' .. v[16] .. ',"links":{"self":' .. self .. '","stream":' .. self .. '/stream","cancel":' .. self
+    .. '},"metadata":' .. v[11] .. ',"created_at":' .. v[12] .. ',"started_at":' .. v[13] .. ',"finished_at":' .. v[14]
+    .. ',"callback":' .. v[15] .. ',"links":{"self":' .. self .. '","stream":' .. self .. '/stream","cancel":' .. self
     .. '/cancel","retry":' .. self .. '/retry"}' .. (reason and ',"reason":"' .. reason .. '"' or '') .. '}', v
 end
 

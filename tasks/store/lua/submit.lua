@@ -26,8 +26,17 @@ if A.blob ~= '' then redis.call('SET', K('blob', A.job), A.blob) end
 redis.call('SADD', set, A.job)
 for _, name in ipairs(indexes(job.scopes, '*', job.kind)) do redis.call('ZADD', name, now, job.id) end
 line_up(job, now)
-local shown = enter(job, A.status, nil, 'job_id', A.job, 'kind', A.kind, 'user', A.user, 'idem', A.idem,
-  'fingerprint', A.fingerprint, 'life', 1, 'run', 0, 'created', now, 'created_at', iso(now),
-  'started_at', 'null', 'finished_at', 'null', 'deadline_ms', A.deadline_ms, 'deadline', job.deadline,
-  'expires', job.expires, unpack(args, rest))
+local fields = {'kind', A.kind, 'user', A.user, 'life', 1, 'run', 0, 'created', now, 'created_at', iso(now),
+  'finished_at', 'null', unpack(args, rest)}
+local function set(field, value)
+  if value == '' then return end
+  table.insert(fields, field)
+  table.insert(fields, value)
+end
+set('idem', A.idem)
+set('fingerprint', A.fingerprint)
+set('deadline_ms', A.deadline_ms)
+set('deadline', job.deadline)
+set('expires', job.expires)
+local shown = enter(job, A.status, nil, unpack(fields))
 return {'new', in_flight + 1, shown, A.status, A.user, '1'}
