@@ -10,7 +10,7 @@ from typing import Any, Final, NoReturn
 
 import orjson
 from starlette.requests import Request
-from starlette.types import Message, Scope
+from starlette.types import Message
 
 from tasks.errors import MalformedRequest, TooLarge, WrongType
 
@@ -74,12 +74,6 @@ async def read_body(request: Request, limit: int) -> bytes:
     except TimeoutError:
         raise _too_slow() from None
     return b"".join(chunks)
-
-
-def headers_of(scope: Scope) -> dict[str, str]:
-    """The headers of a request by their names; of several of one name the first one."""
-    raw = reversed(list(scope["headers"]))
-    return {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
 
 
 async def read_json(request: Request, limit: int) -> dict[str, Any]:

@@ -15,7 +15,6 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from server.auth import Caller, Guest, Keyring, session_user
-from server.bodies import headers_of
 from server.problems import problem, refusal
 from tasks.errors import Forbidden, Refusal, Unauthorized
 from tasks.settings import is_loopback
@@ -79,7 +78,7 @@ class Gate:
         looked at would stay as long as a stream does."""
         if sum(len(name) + len(value) for name, value in scope["headers"]) > MAX_HEADERS:
             return problem(431, f"The headers are larger than {MAX_HEADERS} bytes.")
-        headers = headers_of(scope)
+        headers = _headers_of(scope)
         try:
             if not self._keyring:
                 check_host(headers.get("host", ""))
@@ -104,6 +103,12 @@ class Gate:
         if session := cookie(headers, COOKIE):
             return Caller.named(session_user(self._keyring, session))
         raise Unauthorized("Send a key of SLOWCALL_API_KEYS as `Authorization: Bearer`.")
+
+
+def _headers_of(scope: Scope) -> dict[str, str]:
+    """The headers of a request by their names; of several of one name the first one."""
+    raw = reversed(list(scope["headers"]))
+    return {name.decode("latin-1"): value.decode("latin-1") for name, value in raw}
 
 
 @lru_cache

@@ -21,7 +21,8 @@ class Protocol(HttpToolsProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._awaited: TimerHandle | None = None
+        self._due_s: float | None = None
+        self._clock: TimerHandle | None = None
         self._size = 0
         # A strong one would be a circle, which stays until somebody collects garbage.
         self._itself = weakref.ref(self)
@@ -33,16 +34,17 @@ class Protocol(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has gone."""
-        self._head_is_there()
+        if self._clock is not None:
+            self._clock.cancel()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """It sent something."""
         super().data_received(data)
-        if self._awaited is not None:
+        if self._due_s is not None:
             self._size += len(data)
             if self._size > MAX_HEAD:
-                self._head_is_there()
+                self._due_s = None
                 self.send_400_response("The head of the request is too large.")
 
     def on_message_begin(self) -> None:
@@ -52,21 +54,26 @@ class Protocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
-        self._head_is_there()
+        self._due_s = None
         self.scope["extensions"] = {_EXTENSION: self._itself}  # type: ignore[dict-item]
         super().on_headers_complete()
-        if self.cycle is not None and self.cycle.scope is self.scope:
-            self.cycle.transport = cast(Any, _Beginning(self.cycle, self.loop))
+        self.cycle.transport = cast(Any, _Beginning(self.cycle, self.loop))
 
     def _await_head(self) -> None:
-        self._head_is_there()
+        self._due_s = self.loop.time() + HEAD_S
         self._size = 0
-        self._awaited = self.loop.call_later(HEAD_S, self.transport.close)
+        if self._clock is None:  # one for all requests of a connection: to set it costs more
+            self._clock = self.loop.call_later(HEAD_S, self._look)
 
-    def _head_is_there(self) -> None:
-        if self._awaited is not None:
-            self._awaited.cancel()
-            self._awaited = None
+    def _look(self) -> None:
+        self._clock = None
+        if self._due_s is None:
+            return
+        left_s = self._due_s - self.loop.time()
+        if left_s > 0:
+            self._clock = self.loop.call_later(left_s, self._look)
+        else:
+            self.transport.close()
 
 
 class _Beginning:

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from server.auth import SHARE_S, share_token
-from server.bodies import fingerprint, headers_of, media_type_of, read_json
+from server.bodies import fingerprint, media_type_of, read_json
 from server.parts import Parts, caller_of, job_of, parts_of
 from server.problems import refusal
 from server.schemas import (
@@ -63,7 +63,7 @@ async def submit(request: Request) -> Response:
 
 async def _submit(request: Request, parts: Parts) -> Response:
     new = await _new_job(request, parts)
-    with submit_span(new.kind, new.user_id, headers_of(request.scope)) as trace:
+    with submit_span(new.kind, new.user_id, request.headers) as trace:
         submitted = await parts.store.submit(new, quota=parts.settings.quota, trace=trace)
         tell_job(submitted.job.job_id)
         if not submitted.replayed:  # the answer does not wait for its line
@@ -81,19 +81,19 @@ async def _submit(request: Request, parts: Parts) -> Response:
 
 @dataclass(frozen=True, slots=True)
 class _Asked:
-    """A submission as it was sent, whatever its content type."""
+    """A submission as it was sent, whatever its content type; `seen` tells it from another."""
 
     submission: Submission
-    fingerprint: str
+    seen: dict[str, Any]
     blob: bytes | None
 
 
 async def _asked(request: Request, limit: int) -> _Asked:
     if media_type_of(request) == "multipart/form-data":
         upload = await read_upload(request, limit)
-        return _Asked(Submission.read(upload.document), upload.fingerprint, upload.blob)
+        return _Asked(Submission.read(upload.document), upload.seen, upload.blob)
     document = await read_json(request, limit)
-    return _Asked(Submission.read(document), fingerprint(document), None)
+    return _Asked(Submission.read(document), document, None)
 
 
 async def _new_job(request: Request, parts: Parts) -> NewJob:
@@ -120,7 +120,7 @@ async def _new_job(request: Request, parts: Parts) -> NewJob:
         metadata=body.metadata,
         callback_url=body.callback_url,
         idempotency_key=key,
-        fingerprint=asked.fingerprint,
+        fingerprint=fingerprint(asked.seen) if key else "",
         blob=asked.blob,
     )
 

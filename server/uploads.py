@@ -11,7 +11,7 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from server.bodies import bounded, fingerprint, parse
+from server.bodies import bounded, parse
 from server.schemas import Submission
 from tasks.errors import InvalidInput, MalformedRequest, WrongType
 
@@ -22,12 +22,12 @@ _TEXT_OPTIONS: Final = frozenset({"kind", "user_id", "callback_url", "on_unknown
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """A form as a JSON body would say it, the document's bytes where they are not text, and the
-    fingerprint of the whole."""
+    """A form as a JSON body would say it, the document's bytes where they are not text, and what
+    was seen, which tells the form from another one."""
 
     document: dict[str, Any]
     blob: bytes | None
-    fingerprint: str
+    seen: dict[str, Any]
 
 
 async def read_upload(request: Request, limit: int) -> Upload:
@@ -46,11 +46,11 @@ async def read_upload(request: Request, limit: int) -> Upload:
     document = _document(fields)
     seen: dict[str, Any] = {"form": fields}
     if file is None:
-        return Upload(document, None, fingerprint(seen))
+        return Upload(document, None, seen)
     name = _name(file.filename)
     seen["file"] = [name, hashlib.sha256(content).hexdigest()]
     blob = _put_file(document, name, content)
-    return Upload(document, blob, fingerprint(seen))
+    return Upload(document, blob, seen)
 
 
 def _fields(items: list[tuple[str, UploadFile | str]]) -> dict[str, str]:

@@ -59,7 +59,8 @@ class Deltas:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        assert self._ended is not None and self._teller is not None
+        assert self._ended is not None
+        assert self._teller is not None
         self._ended.set_result(None)
         self._more.set()
         if error is not None:

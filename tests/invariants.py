@@ -253,7 +253,11 @@ def timetables(books: Books) -> Iterator[str]:
         unstarted = job.get("started_at", "null") == "null" and job.get("expires")
         if job_id in watched and final:
             yield f"{job_id} is final, and its deadline is watched"
-        if status_of(job) in WAITING and (job.get("deadline") or unstarted) and job_id not in watched:
+        if (
+            status_of(job) in WAITING
+            and (job.get("deadline") or unstarted)
+            and job_id not in watched
+        ):
             yield f"{job_id} waits, and its deadline is not watched"
     for job_id, *said in marks:
         if job_id in books.jobs:
