@@ -100,8 +100,8 @@ class _Beginning:
         self._pass(b"")
         self._transport.close()
 
-    def is_closing(self) -> bool:
-        return self._transport.is_closing()
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
     def _pass(self, data: bytes) -> None:
         """Send what there is and step out of the way."""

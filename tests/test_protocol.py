@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from server.protocol import MAX_HEAD
+from server.protocol import MAX_HEAD, _Beginning
 from tasks.settings import Settings
 from tests.serving import served
 
@@ -63,3 +63,26 @@ async def test_a_head_without_an_end(settings: Settings, line: bytes) -> None:
         answer = await ends(reader)
         assert answer.startswith(b"HTTP/1.1 400")
         assert b"head of the request is too large" in answer
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "alone"),
+    [("GET", "/healthz", False), ("HEAD", "/", True), ("GET", "/jobs/stream", False)],
+)
+async def test_a_head_goes_out_with_the_body_if_there_is_one(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, method: str, path: str, alone: bool
+) -> None:
+    sent: list[tuple[bytes, bytes]] = []
+    send = _Beginning._pass
+
+    def noted(self: _Beginning, data: bytes) -> None:
+        sent.append((self._head, data))
+        send(self, data)
+
+    monkeypatch.setattr(_Beginning, "_pass", noted)
+    async with connected(settings) as (reader, writer):
+        writer.write(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        ((head, body),) = sent
+        assert head.endswith(b"\r\n\r\n")
+        assert (body == b"") is alone

@@ -85,27 +85,25 @@ local function drop(kind, entry)
 end
 
 local function begin_run(job)
-  job.attempts, job.run = job.attempts + 1, job.run + 1
-  local fields = {'attempts', job.attempts, 'run', job.run, 'worker', A.worker, 'begun', now, 'retry_at', 'null',
-    'error', 'null'}
+  local fields = {'attempts', job.attempts + 1, 'run', job.run + 1, 'worker', A.worker, 'begun', now,
+    'retry_at', 'null', 'error', 'null'}
   local function set(field, value)
     table.insert(fields, field)
     table.insert(fields, value)
+    job[field] = value
   end
   if job.deferred then
     redis.call('HDEL', job.key, 'deferred')
-    job.waited = job.waited + math.floor(now - job.deferred)
-    set('waited', job.waited)
+    set('waited', job.waited + math.floor(now - job.deferred))
   end
   if job.started_at == 'null' then
-    job.started_at = iso(now)
-    set('started_at', job.started_at)
+    set('started_at', iso(now))
     observe(now - job.created, 'pickup\n' .. job.kind)
   end
   job.deferred = false
   watch_deadline(job)
   redis.call('ZREM', K('waiting'), job.id)
-  enter(job, RUNNING, nil, unpack(fields))
+  enter(job, RUNNING, nil, fields)
   return begun(job)
 end
 
@@ -124,7 +122,7 @@ local function take_over(job)
     return failed(job, fail(job, FAILED, LOST_ERROR, now, deaths))
   end
   redis.call('ZADD', K('waiting'), now, job.id)
-  enter(job, RETRYING, LOST, 'lost', job.run + 1)
+  enter(job, RETRYING, LOST, {'lost', job.run + 1})
   return begin_run(job)
 end
 
@@ -138,7 +136,7 @@ end
 
 local function take(kind, entry, nth)
   local id, life = string.match(entry, '^([^:]+):(%d+)$')
-  local job = id and load_whole(id)
+  local job = id and load_to_run(id)
   local queue = K('queue', kind)
   if not job or job.life ~= life or job.finished_at ~= 'null' then return drop(kind, entry) end
   if job.worker and job.worker ~= A.worker and grace > now then

@@ -73,7 +73,7 @@ drop_unless(K('steps', id), function(value)
 end)
 
 for status in string.gmatch(A.statuses, '([^,]+),') do forget_indexes(id, kind, status, user) end
-local job = load(id)
+local job = load(id, WHOLE)
 for _, name in ipairs(indexes(job.scopes, '*', kind)) do redis.call('ZADD', name, job.created, id) end
 redis.call('ZREM', K('deadline'), id)
 job.status, job.worker = false, false -- it stands wherever it stood

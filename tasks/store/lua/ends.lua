@@ -16,9 +16,7 @@ local function close_open_calls(job, now)
       end
     end
   end
-  redis.call('HSET', job.key, 'open', 0)
-  redis.call('HINCRBY', job.key, 'unknown', closed)
-  job.open = '0'
+  put(job, {'open', '0', 'unknown', job.unknown + closed})
   return closed
 end
 
@@ -62,23 +60,22 @@ end
 -- A letter to the address that came with the job: what happened, and where to read the rest.
 local function post_callback(job, status, now, err)
   if not job.callback_url or job.callback_url == 'null' then return end
-  local v = redis.call('HMGET', job.key, 'user_id', 'attempts', 'metadata', 'options')
-  redis.call('HSET', job.key, 'callback',
-    '{"state":"pending","attempts":0,"status":null,"next_at":' .. iso(now) .. '}')
+  local trace = string.match(redis.call('HGET', job.key, 'options') or '', '"trace":(%b{})') or '{}'
+  put(job, {'callback', '{"state":"pending","attempts":0,"status":null,"next_at":' .. iso(now) .. '}'})
   post('webhook', job, now, table.concat({
-    '{"url":', job.callback_url, ',"trace":', string.match(v[4] or '', '"trace":(%b{})') or '{}',
+    '{"url":', job.callback_url, ',"trace":', trace,
     ',"event":{"type":"job.', string.sub(status, 2, -2), '","timestamp":', iso(now),
-    ',"data":{"job_id":"', job.id, '","kind":"', job.kind, '","status":', status, ',"user_id":', v[1],
-    ',"attempts":', v[2], ',"error":', err or 'null', ',"metadata":', v[3],
+    ',"data":{"job_id":"', job.id, '","kind":"', job.kind, '","status":', status, ',"user_id":', job.user_id,
+    ',"attempts":', job.attempts, ',"error":', err or 'null', ',"metadata":', job.metadata,
     ',"links":{"self":"/jobs/', job.id, '"}}}}'}))
 end
 
 -- A letter to everybody who is told of failures. Those of one window are due together, so that they can
 -- become one alert.
-local function post_alerts(job, now)
+local function post_alerts(job, shown, now)
   local window = ALERT_WINDOW_MS
   local due = window > 0 and (math.floor(now / window) + 1) * window or now
-  local letter = '{"job":' .. render(job.id) .. '}'
+  local letter = '{"job":' .. shown .. '}'
   for _, target in ipairs(ALERT_TARGETS) do post('alert:' .. target, job, due, letter) end
 end
 
@@ -102,9 +99,10 @@ local function conclude(job, status, now, result, err, alert)
   redis.call('SREM', K('inflight', job.user), job.id)
   if result and result ~= 'null' then learn_pace(job, now) end
   post_callback(job, status, now, err)
-  enter(job, status, nil, 'result', result or 'null', 'error', err or 'null', 'retry_at', 'null',
-    'note', 'null', 'finished_at', iso(now))
-  if alert and ALERT_TARGETS[1] then post_alerts(job, now) end
+  job.worker = false
+  local shown = enter(job, status, nil, {'result', result or 'null', 'error', err or 'null', 'retry_at', 'null',
+    'note', 'null', 'finished_at', iso(now)})
+  if alert and ALERT_TARGETS[1] then post_alerts(job, shown, now) end
   if err and err ~= 'null' then obey_rule(job, now, err) end
   redis.call('ZADD', K('expiry'), now + KEEP_MS, tombstone(job))
   for _, name in ipairs(keys_of(job)) do redis.call('PEXPIRE', name, KEEP_MS) end
@@ -134,13 +132,10 @@ local function revive(job, status, now)
   for _, name in ipairs(keys_of(job)) do redis.call('PERSIST', name) end
   local for_ms = tonumber(redis.call('HGET', job.key, 'deadline_ms'))
   redis.call('HINCRBY', job.key, 'life', 1)
-  redis.call('HSET', job.key, 'attempts', 0, 'deaths', 0, 'waited', 0, 'result', 'null', 'error', 'null',
-    'retry_at', 'null', 'started_at', 'null', 'finished_at', 'null', 'expires', '',
-    'deadline', for_ms and now + for_ms or '')
+  redis.call('HDEL', job.key, 'deaths', 'waited', 'result', 'error', 'retry_at', 'started_at', 'expires', 'deadline')
+  redis.call('HSET', job.key, 'attempts', 0, 'finished_at', 'null', 'deadline', for_ms and now + for_ms or '')
   redis.call('SADD', K('inflight', job.user), job.id)
-  local was = job.status
-  job = load(job.id)
-  job.status = was
+  job = load(job.id, WHOLE)
   line_up(job, now)
   enter(job, status)
 end

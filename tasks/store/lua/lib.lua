@@ -80,26 +80,52 @@ local function iso(ms)
     math.floor(s / 3600) % 24, math.floor(s / 60) % 60, s % 60, math.floor(ms) % 1000)
 end
 
--- The private state of a job, or nil. `status` is a fragment: "queued" with its quotes.
+-- What scripts read of a job, and what those that show it read besides. `status` is a fragment: "queued"
+-- with its quotes.
 local STATE = {'status', 'run', 'life', 'user', 'kind', 'worker', 'attempts', 'max_attempts',
   'deadline', 'expires', 'idem', 'parked', 'open', 'created', 'deaths', 'started_at', 'finished_at',
   'lane', 'deferred', 'waited', 'seq', 'done', 'reused', 'begun', 'model', 'callback_url'}
-local UNSET = {deadline = '', expires = '', idem = '', parked = '0', open = '0', deaths = '0', started_at = 'null',
-  waited = '0', done = '0', reused = '0'}
-local function load(id)
-  local values = redis.call('HMGET', K('job', id), unpack(STATE))
+local WHOLE = {'status', 'user_id', 'total', 'note', 'result', 'error', 'retry_at', 'metadata', 'created_at',
+  'callback', 'paid', 'rejected', 'not_sent', 'unknown', 'input_tokens', 'output_tokens', 'plan'}
+for i = 2, #STATE do WHOLE[#WHOLE + 1] = STATE[i] end
+local UNSET = {deadline = '', deadline_ms = '', expires = '', idem = '', fingerprint = '', parked = '0',
+  open = '0', deaths = '0', started_at = 'null', waited = '0', done = '0', reused = '0', total = 'null',
+  note = 'null', result = 'null', error = 'null', retry_at = 'null', callback = 'null', paid = '0',
+  rejected = '0', not_sent = '0', unknown = '0', input_tokens = '0', output_tokens = '0'}
+local JOB = {__index = UNSET}
+
+-- A job, or nil; `fields`: STATE unless given.
+local function load(id, fields)
+  fields = fields or STATE
+  local values = redis.call('HMGET', K('job', id), unpack(fields))
   if not values[1] then return nil end
-  local job = {id = id, key = K('job', id)}
-  for i, field in ipairs(STATE) do job[field] = values[i] or UNSET[field] or false end
+  local job = setmetatable({id = id, key = K('job', id)}, JOB)
+  for i, field in ipairs(fields) do
+    if values[i] then job[field] = values[i] end
+  end
   job.entry = id .. ':' .. job.life
   job.queue = K('queue', job.kind)
   job.scopes = {'*', '=' .. job.user}
   return job
 end
 
+-- Write fields of a job (name, value …), there and here. What is unset, and stays so, is left out.
+local function put(job, fields)
+  local new = {}
+  for i = 1, #fields, 2 do
+    local name, value = fields[i], fields[i + 1]
+    if value ~= UNSET[name] or job[name] ~= value then
+      job[name] = value
+      table.insert(new, name)
+      table.insert(new, value)
+    end
+  end
+  redis.call('HSET', job.key, unpack(new))
+end
+
 -- The same for whoever takes a job up: one that is there, but not as we write it, is no stale entry.
-local function load_whole(id)
-  local job = load(id)
+local function load_to_run(id)
+  local job = load(id, WHOLE)
   local whole = job and string.find(job.life .. job.run .. job.attempts .. job.seq, '^%d+$') and job.finished_at
   if not whole and (job or redis.call('EXISTS', K('job', id)) == 1) then error('the record is damaged') end
   return job
@@ -118,15 +144,9 @@ end
 
 -- The guard of all a worker writes: its run is the job's present one, and the job still runs.
 local function holds(job, A)
-  return job ~= nil and job.run == A.run and job.worker ~= false
+  return job and job.run == A.run and job.worker
 end
 
--- What `render` reads: the first SHOWN as they are, the others for what it makes of them.
-local PUBLIC = {'kind', 'status', 'user_id', 'attempts', 'max_attempts', 'total', 'note', 'result', 'error',
-  'retry_at', 'metadata', 'created_at', 'started_at', 'finished_at', 'callback', 'done', 'paid', 'open',
-  'rejected', 'not_sent', 'unknown', 'reused', 'input_tokens', 'output_tokens', 'plan', 'model', 'worker',
-  'begun', 'run', 'user', 'seq'}
-local SHOWN, COUNTED = 15, 24
 -- The plan of a kind that tells one is a part of its progress, so that a page can tick it off.
 local function plan_part(plan)
   return plan and plan ~= 'null' and plan ~= '' and ',"plan":' .. plan or ''
@@ -139,50 +159,48 @@ local function pace_of(kind, model)
 end
 
 -- Seconds until a job ends, as JSON: by its own progress in its first run, else by the pace of its like
--- and of what is before it. `v`: the PUBLIC fields of the job.
-local function eta(id, rank, v)
-  local kind, done, total, finished_at, model, worker, begun, run =
-    v[1], v[16], v[6], v[14], v[26], v[27], v[28], v[29]
-  if finished_at ~= 'null' then return 'null' end
-  local pace, ms = pace_of(kind, model or ''), nil
-  if worker then
-    local passed, part = NOW - begun, total ~= 'null' and done / total or 0
-    if run == '1' and part > 0 then
+-- and of what is before it.
+local function eta(job, rank)
+  if job.finished_at ~= 'null' then return 'null' end
+  local pace, ms = pace_of(job.kind, job.model or ''), nil
+  if job.worker then
+    local passed, part = NOW - job.begun, job.total ~= 'null' and job.done / job.total or 0
+    if tonumber(job.run) == 1 and part > 0 then
       ms = passed / part - passed
     elseif pace then
       ms = math.max(0, pace - passed)
     end
   elseif pace then
-    local due = tonumber(redis.call('ZSCORE', K('waiting'), id) or NOW)
-    local turn = (rank or 0) * pace / math.max(1, redis.call('ZCARD', K('busy', kind)))
+    local due = tonumber(redis.call('ZSCORE', K('waiting'), job.id) or NOW)
+    local turn = (rank or 0) * pace / math.max(1, redis.call('ZCARD', K('busy', job.kind)))
     ms = math.max(due - NOW, turn) + pace
   end
   return ms and string.format('%.1f', ms / 1000) or 'null'
 end
 
--- The job as the contract shows it, and the fields it was made of; `reason` (text or nil) is added to a
--- state event. One chain of `..` is one instruction: a table to join cost three times as much.
-local function render(id, reason)
-  local v = redis.call('HMGET', K('job', id), unpack(PUBLIC))
-  for i = 2, SHOWN do v[i] = v[i] or 'null' end
-  for i = SHOWN + 1, COUNTED do v[i] = v[i] or '0' end
-  local rank = not v[27] and v[14] == 'null' and redis.call('ZRANK', K('waiting'), id)
-  local self = '"/jobs/' .. id
-  return '{"job_id":"' .. id .. '","kind":"' .. (v[1] or '') .. '","status":' .. v[2] .. ',"user_id":' .. v[3]
-    .. ',"attempts":' .. v[4] .. ',"max_attempts":' .. v[5] .. ',"progress":{"done":' .. v[16] .. ',"total":' .. v[6]
-    .. ',"note":' .. v[7] .. plan_part(v[25]) .. '},"result":' .. v[8] .. ',"error":' .. v[9] .. ',"retry_at":' .. v[10]
-    .. ',"queue_position":' .. (rank and rank + 1 or 'null') .. ',"eta_s":' .. eta(id, rank, v)
-    .. ',"ledger":{"paid":' .. v[17] .. ',"open":' .. v[18] .. ',"rejected":' .. v[19] .. ',"not_sent":' .. v[20]
-    .. ',"unknown":' .. v[21] .. ',"reused":' .. v[22] .. ',"input_tokens":' .. v[23] .. ',"output_tokens":' .. v[24]
-    .. '},"metadata":' .. v[11] .. ',"created_at":' .. v[12] .. ',"started_at":' .. v[13] .. ',"finished_at":' .. v[14]
-    .. ',"callback":' .. v[15] .. ',"links":{"self":' .. self .. '","stream":' .. self .. '/stream","cancel":' .. self
-    .. '/cancel","retry":' .. self .. '/retry"}' .. (reason and ',"reason":"' .. reason .. '"' or '') .. '}', v
+-- A job (of its WHOLE) as the contract shows it; `reason` (text or nil) is added to a state event. One chain
+-- of `..` is one instruction: a table to join cost three times as much.
+local function render(job, reason)
+  local rank = not job.worker and job.finished_at == 'null' and redis.call('ZRANK', K('waiting'), job.id)
+  local self = '"/jobs/' .. job.id
+  return '{"job_id":"' .. job.id .. '","kind":"' .. job.kind .. '","status":' .. job.status
+    .. ',"user_id":' .. job.user_id .. ',"attempts":' .. job.attempts .. ',"max_attempts":' .. job.max_attempts
+    .. ',"progress":{"done":' .. job.done .. ',"total":' .. job.total .. ',"note":' .. job.note
+    .. plan_part(job.plan) .. '},"result":' .. job.result .. ',"error":' .. job.error .. ',"retry_at":' .. job.retry_at
+    .. ',"queue_position":' .. (rank and rank + 1 or 'null') .. ',"eta_s":' .. eta(job, rank)
+    .. ',"ledger":{"paid":' .. job.paid .. ',"open":' .. job.open .. ',"rejected":' .. job.rejected
+    .. ',"not_sent":' .. job.not_sent .. ',"unknown":' .. job.unknown .. ',"reused":' .. job.reused
+    .. ',"input_tokens":' .. job.input_tokens .. ',"output_tokens":' .. job.output_tokens
+    .. '},"metadata":' .. job.metadata .. ',"created_at":' .. job.created_at .. ',"started_at":' .. job.started_at
+    .. ',"finished_at":' .. job.finished_at .. ',"callback":' .. job.callback .. ',"links":{"self":' .. self
+    .. '","stream":' .. self .. '/stream","cancel":' .. self .. '/cancel","retry":' .. self .. '/retry"}'
+    .. (reason and ',"reason":"' .. reason .. '"' or '') .. '}'
 end
 
 -- What a reader gets for one job: its JSON, status fragment, user, sequence number.
 local function view(id)
-  local json, v = render(id)
-  return {json, v[2], v[30], v[31]}
+  local job = load(id, WHOLE)
+  return {render(job), job.status, job.user, job.seq}
 end
 
 -- Append the event that `job.seq` counts already to the log and publish it; `fed`: also to the feeds of
@@ -221,21 +239,25 @@ local function indexes(scopes, status, kind)
   return names
 end
 
--- Enter a status: write it and the fields that come with it (name, value …), move the job in the indexes,
--- log and publish the state event. Answers the job as it was shown.
-local function enter(job, status, reason, ...)
-  job.seq = job.seq + 1
-  redis.call('HSET', job.key, 'status', status, 'seq', job.seq, ...)
-  if job.status ~= status then
+-- Enter a status: write it and the fields that come with it (a list; of a job's WHOLE), move the job in the
+-- indexes, log and publish the state event. Answers the job as it was shown.
+local function enter(job, status, reason, fields)
+  local was = job.status
+  fields = fields or {}
+  table.insert(fields, 'status')
+  table.insert(fields, status)
+  table.insert(fields, 'seq')
+  table.insert(fields, job.seq + 1)
+  put(job, fields)
+  if was ~= status then
     for _, scope in ipairs(job.scopes) do
-      if job.status then redis.call('ZREM', K('index', '*', job.status, scope), job.id) end
+      if was then redis.call('ZREM', K('index', '*', was, scope), job.id) end
       redis.call('ZADD', K('index', '*', status, scope), job.created, job.id)
     end
   end
-  job.status = status
   local word = string.sub(status, 2, -2)
   count(1, 'entered\n' .. job.kind .. '\n' .. word .. '\n' .. (reason or ''))
-  local json = render(job.id, reason)
+  local json = render(job, reason)
   emit(job, word, json, true)
   return json
 end

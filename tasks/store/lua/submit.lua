@@ -17,26 +17,16 @@ end
 local left, in_flight = quota_left(A.user, tonumber(A.quota))
 if not left then return {'full', in_flight} end
 
-local job = {id = A.job, key = K('job', A.job), entry = A.job .. ':1', queue = K('queue', A.kind), kind = A.kind,
-  user = A.user, scopes = {'*', '=' .. A.user}, created = now, seq = 0, started_at = 'null', waited = '0',
-  deadline = A.deadline_ms ~= '' and now + A.deadline_ms or '',
-  expires = A.expires_ms ~= '' and now + A.expires_ms or ''}
+local job = setmetatable({id = A.job, key = K('job', A.job), entry = A.job .. ':1', queue = K('queue', A.kind),
+  kind = A.kind, user = A.user, scopes = {'*', '=' .. A.user}, created = now, seq = 0,
+  deadline = A.deadline_ms ~= '' and now + A.deadline_ms or nil,
+  expires = A.expires_ms ~= '' and now + A.expires_ms or nil}, JOB)
 if A.idem ~= '' then redis.call('SET', K('idem', A.idem), A.job) end
 if A.blob ~= '' then redis.call('SET', K('blob', A.job), A.blob) end
 redis.call('SADD', set, A.job)
 for _, name in ipairs(indexes(job.scopes, '*', job.kind)) do redis.call('ZADD', name, now, job.id) end
 line_up(job, now)
-local fields = {'kind', A.kind, 'user', A.user, 'life', 1, 'run', 0, 'created', now, 'created_at', iso(now),
-  'finished_at', 'null', unpack(args, rest)}
-local function set(field, value)
-  if value == '' then return end
-  table.insert(fields, field)
-  table.insert(fields, value)
-end
-set('idem', A.idem)
-set('fingerprint', A.fingerprint)
-set('deadline_ms', A.deadline_ms)
-set('deadline', job.deadline)
-set('expires', job.expires)
-local shown = enter(job, A.status, nil, unpack(fields))
+local shown = enter(job, A.status, nil, {'kind', A.kind, 'user', A.user, 'life', 1, 'run', 0, 'created', now,
+  'created_at', iso(now), 'finished_at', 'null', 'idem', A.idem, 'fingerprint', A.fingerprint,
+  'deadline_ms', A.deadline_ms, 'deadline', job.deadline, 'expires', job.expires, unpack(args, rest)})
 return {'new', in_flight + 1, shown, A.status, A.user, '1'}

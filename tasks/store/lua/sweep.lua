@@ -3,7 +3,7 @@
 -- returns: for each job that it moved on, what is told of it (see `moved`)
 local FULL_MS = 60000 -- the user has as many jobs in flight as are allowed: the rule asks again then
 local function end_overdue(id)
-  local job = load(id)
+  local job = load(id, WHOLE)
   if not job or job.finished_at ~= 'null' then
     redis.call('ZREM', K('deadline'), id)
   elseif among(WAITS, job.status) then
