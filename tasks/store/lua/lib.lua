@@ -109,20 +109,6 @@ local function load(id, fields)
   return job
 end
 
--- Write fields of a job (name, value …), there and here. What is unset, and stays so, is left out.
-local function put(job, fields)
-  local new = {}
-  for i = 1, #fields, 2 do
-    local name, value = fields[i], fields[i + 1]
-    if value ~= UNSET[name] or job[name] ~= value then
-      job[name] = value
-      table.insert(new, name)
-      table.insert(new, value)
-    end
-  end
-  redis.call('HSET', job.key, unpack(new))
-end
-
 -- The same for whoever takes a job up: one that is there, but not as we write it, is no stale entry.
 local function load_to_run(id)
   local job = load(id, WHOLE)
@@ -135,6 +121,20 @@ end
 local function sound(id)
   local fine, job = pcall(load, id)
   return fine and job or nil
+end
+
+-- Write fields of a job (name, value …), there and here. What is unset, and stays so, is left out.
+local function put(job, fields)
+  local new = {}
+  for i = 1, #fields, 2 do
+    local name, value = fields[i], fields[i + 1]
+    if value ~= UNSET[name] or job[name] ~= value then
+      job[name] = value
+      table.insert(new, name)
+      table.insert(new, value)
+    end
+  end
+  redis.call('HSET', job.key, unpack(new))
 end
 
 -- `set` is a list of fragments, "queued","retrying": the quotes keep words apart.
