@@ -17,7 +17,9 @@ _CLOSED: Final = ConnectionError("the store was closed")
 _CROWD: Final = 8
 """Commands that do not wait for the end of a turn: Redis would idle while more gather."""
 _WINDOW: Final = 32
-"""Commands on the way at once: Redis never waits for one, and what is urgent waits for few."""
+"""Commands on the way at once: Redis never waits for one."""
+_LATER_WINDOW: Final = 8
+"""The same for what can be done later: all else waits for few of them."""
 _LARGE: Final = 262_144
 """Bytes of a command from which on it takes a connection of its own: nobody waits behind it."""
 
@@ -44,9 +46,9 @@ class Batches:
         self._later: deque[_Asked] = deque()
         self._at_work: set[asyncio.Task[None]] = set()
 
-    def ask(self, *command: Any, later: bool = False) -> asyncio.Future[Any]:
-        """The reply to a command, or what redis-py raises for it. What can be done `later` makes
-        way for all else while the wire is full."""
+    def ask(self, *command: Any, now: bool = False, later: bool = False) -> asyncio.Future[Any]:
+        """The reply to a command, or what redis-py raises for it. One that is wanted `now` does not
+        wait for the end of the turn; what can be done `later` makes way for all else."""
         loop = asyncio.get_running_loop()
         reply: asyncio.Future[Any] = loop.create_future()
         packed = pack_command(command)
@@ -54,7 +56,7 @@ class Batches:
             self._begin(self._send_alone(packed, reply), reply)
             return reply
         (self._later if later else self._asked).append((packed, reply))
-        if len(self._asked) + len(self._later) >= _CROWD:
+        if now or len(self._asked) + len(self._later) >= _CROWD:
             self._flush()
         elif not self._due:
             self._due = True
@@ -78,10 +80,10 @@ class Batches:
             self._dialling = True
             self._begin(self._dial())
             return
-        room = _WINDOW - self._wire.awaited
         taken: list[_Asked] = []
-        while room > len(taken) and (self._asked or self._later):
-            taken.append((self._asked or self._later).popleft())
+        for waiting, most in (self._asked, _WINDOW), (self._later, _LATER_WINDOW):
+            while waiting and self._wire.awaited + len(taken) < most:
+                taken.append(waiting.popleft())
         if taken:
             packed, replies = zip(*taken, strict=True)
             self._wire.send(b"".join(packed), replies)

@@ -36,6 +36,8 @@ _Word = str | bytes | float
 _CODE: Final = re.compile(r"(?!WRONGTYPE)[A-Z]{3,} ")
 _LONGEST_PAUSE_S: Final = 1.0
 _FOLDER: Final = resources.files("tasks.store") / "lua"
+_NOW: Final = {"claim"}
+"""Its worker has the jobs of the last one to begin meanwhile."""
 _LATER: Final = {"conclude"}
 """A worker's next job is begun before the end of its last one is told."""
 _SHARED: Final = ("lib", "lanes", "outbox", "ends")
@@ -110,7 +112,8 @@ class Scripts:
         for _ in range(_TRIES):
             newest = self._loading
             try:
-                return await self.batches.ask(*command, later=name in _LATER)  # type: ignore[no-any-return]
+                asked = self.batches.ask(*command, now=name in _NOW, later=name in _LATER)
+                return await asked  # type: ignore[no-any-return]
             except ResponseError as error:
                 if str(error) != _UNKNOWN:
                     raise
