@@ -8,6 +8,7 @@ from typing import Any, Final, cast
 
 from starlette.types import Scope
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
 
 _EXTENSION: Final = "slowcall.protocol"
 HEAD_S: Final = 30.0
@@ -16,64 +17,84 @@ MAX_HEAD: Final = 131_072
 """Bytes of a head that never ends. The gate refuses far smaller ones, with a reason."""
 
 
+class _Heads:
+    """The connections that wait for a head, in the order in which it is due: one clock for all of
+    a server. Each with its own would have to set one anew for every request."""
+
+    def __init__(self, loop: AbstractEventLoop) -> None:
+        self._loop = loop
+        self._due_s: dict[Protocol, float] = {}
+        self._clock: TimerHandle | None = None
+
+    def __contains__(self, connection: Protocol) -> bool:
+        return connection in self._due_s
+
+    def expect(self, connection: Protocol) -> None:
+        self._due_s.pop(connection, None)
+        self._due_s[connection] = self._loop.time() + HEAD_S
+        if self._clock is None:
+            self._clock = self._loop.call_later(HEAD_S, self._look)
+
+    def drop(self, connection: Protocol) -> None:
+        self._due_s.pop(connection, None)
+
+    def _look(self) -> None:
+        self._clock = None
+        now_s = self._loop.time()
+        for connection, due_s in list(self._due_s.items()):
+            if due_s > now_s:
+                self._clock = self._loop.call_later(due_s - now_s, self._look)
+                break
+            self.drop(connection)
+            connection.transport.close()
+
+
+_heads: Final = weakref.WeakKeyDictionary[ServerState, _Heads]()
+
+
 class Protocol(HttpToolsProtocol):
     """One connection."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._due_s: float | None = None
-        self._clock: TimerHandle | None = None
         self._size = 0
+        if self.server_state not in _heads:
+            _heads[self.server_state] = _Heads(self.loop)
+        self._heads = _heads[self.server_state]
         # A strong one would be a circle, which stays until somebody collects garbage.
         self._itself = weakref.ref(self)
 
     def connection_made(self, transport: BaseTransport) -> None:
         """A client has come."""
         super().connection_made(transport)  # type: ignore[arg-type]
-        self._await_head()
+        self._heads.expect(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """It has gone."""
-        if self._clock is not None:
-            self._clock.cancel()
+        self._heads.drop(self)
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
         """It sent something."""
         super().data_received(data)
-        if self._due_s is not None:
+        if self in self._heads:
             self._size += len(data)
             if self._size > MAX_HEAD:
-                self._due_s = None
+                self._heads.drop(self)
                 self.send_400_response("The head of the request is too large.")
 
     def on_message_begin(self) -> None:
         """A head has begun."""
-        self._await_head()
+        self._heads.expect(self)
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         """The head is whole."""
-        self._due_s = None
+        self._heads.drop(self)
+        self._size = 0
         self.scope["extensions"] = {_EXTENSION: self._itself}  # type: ignore[dict-item]
         super().on_headers_complete()
         self.cycle.transport = cast(Any, _Beginning(self.cycle, self.loop))
-
-    def _await_head(self) -> None:
-        self._due_s = self.loop.time() + HEAD_S
-        self._size = 0
-        if self._clock is None:  # one for all requests of a connection: to set it costs more
-            self._clock = self.loop.call_later(HEAD_S, self._look)
-
-    def _look(self) -> None:
-        self._clock = None
-        if self._due_s is None:
-            return
-        left_s = self._due_s - self.loop.time()
-        if left_s > 0:
-            self._clock = self.loop.call_later(left_s, self._look)
-        else:
-            self.transport.close()
 
 
 class _Beginning:

@@ -43,6 +43,16 @@ class _Telling(AbstractConnection):
     """A connection that says that it is lost as redis-py does. uvloop raises a RuntimeError where
     asyncio raises an OSError; a job would fail for good by it when the store goes away."""
 
+    async def on_connect(self) -> None:
+        """Say hello. redis-py would ask for the health of a connection that it still opens, and,
+        where that is closed at once (a proxy whose store is gone), open the next one for that, and
+        so on without an end."""
+        interval_s, self.health_check_interval = self.health_check_interval, 0
+        try:
+            await super().on_connect()
+        finally:
+            self.health_check_interval = interval_s
+
     async def send_packed_command(self, command: Any, check_health: bool = True) -> None:
         """Send. Raises redis-py's ConnectionError."""
         try:
