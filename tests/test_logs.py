@@ -49,8 +49,9 @@ async def test_each_transition_is_one_line_that_says_which_job(
         job_id = (await client.post("/jobs", json=body, headers=headers)).json()["job_id"]
         await ended(store, [job_id])
         await client.post(f"/jobs/{job_id}/retry")
-    assert story(log, job_id) == [
-        ("queued", 0, None),
+    told = story(log, job_id)
+    told.remove(("queued", 0, None))  # the server's line, which nobody orders among the worker's
+    assert told == [
         ("running", 1, None),
         ("retrying", 1, "transient"),
         ("running", 2, None),
