@@ -41,10 +41,11 @@ class _Heads:
     def _look(self) -> None:
         self._clock = None
         now_s = self._loop.time()
-        for connection, due_s in list(self._due_s.items()):
+        while self._due_s:
+            connection, due_s = next(iter(self._due_s.items()))
             if due_s > now_s:
                 self._clock = self._loop.call_later(due_s - now_s, self._look)
-                break
+                return
             self.drop(connection)
             connection.transport.close()
 

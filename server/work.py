@@ -9,6 +9,7 @@ from contextlib import contextmanager
 import uvloop
 from pydantic import SecretStr
 
+from server.listen import listen, url_of
 from server.valkey import join_store
 from server.words import model_line, say, store_line
 from tasks.settings import Settings
@@ -45,7 +46,6 @@ def model_of(settings: Settings) -> Iterator[tuple[Settings, str | None]]:
     import uvicorn
 
     from server.lab import create_lab
-    from server.listen import listen, url_of
 
     with listen("127.0.0.1", 0) as door:
         server = uvicorn.Server(uvicorn.Config(create_lab(settings), log_config=None, ws="none"))

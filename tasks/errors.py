@@ -2,7 +2,7 @@
 
 SlowcallError
 ├── SettingsError            a wrong setting: the start stops with one line
-├── StoreUnavailable         Redis does not answer
+├── StoreUnavailable         Redis does not answer, or takes nothing now
 ├── RecordDamaged            a job's record in Redis holds what is not ours
 ├── Refusal                  a request that is not carried out
 │   ├── MalformedRequest     not JSON, a bad header or cursor
@@ -58,7 +58,7 @@ class SettingsError(SlowcallError):
 
 
 class StoreUnavailable(SlowcallError):
-    """Redis does not answer."""
+    """Redis does not answer, or takes nothing now."""
 
 
 class RecordDamaged(SlowcallError):

@@ -14,7 +14,7 @@ from tasks.kinds import Kind, load_kinds
 from tasks.settings import Settings
 from tasks.store import Store
 from tasks.worker import build_worker
-from tests.rig import Clock, seen
+from tests.rig import seen
 from tests.serving import until
 
 
@@ -37,16 +37,6 @@ async def crew(
             for worker in staff:
                 worker.leave()
             await asyncio.gather(*shifts)
-
-
-@asynccontextmanager
-async def store_at(settings: Settings, clock: Clock | None = None) -> AsyncIterator[Store]:
-    """The store of `settings`, by a clock of the test's own if there is one."""
-    store = Store.connect(settings, clock=clock)
-    try:
-        yield store
-    finally:
-        await store.aclose()
 
 
 async def job(store: Store, job_id: str) -> dict[str, Any]:

@@ -49,6 +49,19 @@ class Text(RootModel[str]):
     """The input of a test's kind: a text."""
 
 
+@asynccontextmanager
+async def store_at(
+    settings: Settings, clock: Clock | None = None, *, patient: bool = False
+) -> AsyncIterator[Store]:
+    """The store of `settings`, by a clock of the test's own if there is one; as a server has it, or
+    `patient` as a worker."""
+    store = Store.connect(settings, clock=clock, patient=patient)
+    try:
+        yield store
+    finally:
+        await store.aclose()
+
+
 def a_kind(name: str, perform: Perform, input: type[BaseModel] = Text) -> Kind:
     """A kind whose work is `perform(context, input)`."""
     return Kind(name, "A kind of a test.", input, perform)

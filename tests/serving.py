@@ -148,16 +148,6 @@ class Hand:
         await self.store.conclude(run, FAIL, problem=("permanent", "no", None))
 
 
-@asynccontextmanager
-async def store_of(settings: Settings) -> AsyncIterator[Store]:
-    """The store that a server with these settings uses."""
-    store = Store.connect(settings)
-    try:
-        yield store
-    finally:
-        await store.aclose()
-
-
 async def until(
     condition: Callable[[], Awaitable[object]], what: str, within_s: float = 10
 ) -> None:

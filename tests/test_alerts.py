@@ -23,9 +23,9 @@ from tasks.lifecycle import DEFER, FAIL, RETRY
 from tasks.settings import Settings, name_of_target
 from tasks.store import Store
 from tests.commands import run
-from tests.crew import crew, ended, store_at
+from tests.crew import crew, ended
 from tests.endpoint import HJ, HOLD, Endpoint, Pause, reply
-from tests.rig import Clock, a_job, a_kind, rigged
+from tests.rig import Clock, a_job, a_kind, rigged, store_at
 from tests.serving import until
 from tests.test_limits import LEASE_S, Ward, expired, lost_with_its_worker
 

@@ -18,7 +18,8 @@ from server.auth import Caller, Keyring, session_token, session_user
 from server.gate import HideTokens, check_host, check_site
 from tasks.errors import Forbidden, Unauthorized
 from tasks.settings import Settings
-from tests.serving import Hand, served, store_of, stream
+from tests.rig import store_at
+from tests.serving import Hand, served, stream
 
 KEYS = (
     ("alice", SecretStr("a-key")),
@@ -235,7 +236,7 @@ def test_a_session_is_signed_and_ends() -> None:
 async def test_a_link_lets_anybody_read_one_job_for_a_while(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with guarded(settings) as client, store_of(settings) as store:
+    async with guarded(settings) as client, store_at(settings) as store:
         job_id, other = await submit_as(client, ALICE), await submit_as(client, ALICE)
         link = (await client.post(f"/jobs/{job_id}/share", headers=ALICE)).json()
         token = link["url"].partition("share=")[2]

@@ -9,8 +9,8 @@ from redis.exceptions import ConnectionError, NoScriptError, TimeoutError
 
 from tasks.settings import Settings
 from tasks.store import Store
-from tests.rig import a_job
-from tests.serving import store_of, until
+from tests.rig import a_job, store_at
+from tests.serving import until
 
 
 async def connections(store: Store) -> int:
@@ -19,7 +19,7 @@ async def connections(store: Store) -> int:
 
 
 async def test_a_crowd_of_one_turn_shares_a_connection(settings: Settings) -> None:
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         before = await connections(store)
         asked = [store.scripts.batches.ask("ECHO", str(number)) for number in range(100)]
         assert await asyncio.gather(*asked) == [str(number).encode() for number in range(100)]
@@ -27,7 +27,7 @@ async def test_a_crowd_of_one_turn_shares_a_connection(settings: Settings) -> No
 
 
 async def test_an_error_reaches_only_who_asked(settings: Settings) -> None:
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         ask = store.scripts.batches.ask
         before, wrong, after = ask("ECHO", "a"), ask("EVALSHA", "0" * 40, 0), ask("ECHO", "b")
         with pytest.raises(NoScriptError):
@@ -36,7 +36,7 @@ async def test_an_error_reaches_only_who_asked(settings: Settings) -> None:
 
 
 async def test_who_gives_up_harms_nobody(settings: Settings) -> None:
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         ask = store.scripts.batches.ask
         given_up, other = ask("ECHO", "a"), ask("ECHO", "b")
         given_up.cancel()
@@ -46,7 +46,7 @@ async def test_who_gives_up_harms_nobody(settings: Settings) -> None:
 
 async def test_a_large_command_holds_nobody_up(settings: Settings) -> None:
     """It travels on a connection of its own, which is gone afterwards."""
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         ask = store.scripts.batches.ask
         await ask("PING")
         before = await connections(store)
@@ -62,7 +62,7 @@ async def test_a_large_command_holds_nobody_up(settings: Settings) -> None:
 
 async def test_a_connection_that_was_dropped_is_no_outage(settings: Settings) -> None:
     """Something between the two ends idle connections; a script is sent again at once."""
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         submitted = await store.submit(a_job("chat"))
         for _ in range(3):
             await store.redis.client_kill_filter(_type="normal", skipme=True)
@@ -70,7 +70,7 @@ async def test_a_connection_that_was_dropped_is_no_outage(settings: Settings) ->
 
 
 async def test_who_is_asked_and_dies_fails_everybody(settings: Settings) -> None:
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         ask = store.scripts.batches.ask
         await ask("PING")
         waiting = [ask("BLPOP", "slowcall:nothing", "30"), ask("ECHO", "behind it")]
@@ -89,7 +89,7 @@ async def test_who_is_asked_and_dies_fails_everybody(settings: Settings) -> None
 
 async def test_who_waits_for_the_wire_is_served_by_the_next_one(settings: Settings) -> None:
     """The wire is full, all on it have given up, and it is lost: nobody else would look again."""
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         ask = store.scripts.batches.ask
         on_the_way = [ask("BLPOP", "slowcall:nothing", "30")]
         on_the_way += [ask("ECHO", "behind it") for _ in range(31)]
@@ -108,7 +108,7 @@ async def test_who_waits_for_the_wire_is_served_by_the_next_one(settings: Settin
 
 
 async def test_what_can_wait_makes_way(settings: Settings) -> None:
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         ask, order = store.scripts.batches.ask, list[bytes]()
         asked = [ask("ECHO", "on its way") for _ in range(32)]
         asked += [ask("ECHO", "later", later=True) for _ in range(3)]
@@ -122,7 +122,7 @@ async def test_what_can_wait_makes_way(settings: Settings) -> None:
 
 async def test_silence_is_not_waited_out(settings: Settings) -> None:
     """A store that hangs is away, too: whoever asked hears of it, and a new wire is dialled."""
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         store.redis.connection_pool.connection_kwargs["socket_timeout"] = 0.3
         ask = store.scripts.batches.ask
         with pytest.raises(TimeoutError, match=r"no answer within 0\.3 s"):
@@ -131,7 +131,7 @@ async def test_silence_is_not_waited_out(settings: Settings) -> None:
 
 
 async def test_nobody_is_left_waiting_at_the_end(settings: Settings) -> None:
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         asked = [store.scripts.batches.ask("ECHO", "a")]
         await asyncio.sleep(0)  # it dials
     with pytest.raises(ConnectionError):

@@ -18,8 +18,9 @@ from server.app import create_app
 from tasks.settings import Settings
 from tasks.store.wire import Wire
 from tests.conftest import serving
-from tests.crew import crew, ended, store_at
+from tests.crew import crew, ended
 from tests.endpoint import Endpoint, answered
+from tests.rig import store_at
 from tests.serving import served
 
 Moment = Literal["before it is said", "after the answer"]

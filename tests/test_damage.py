@@ -15,9 +15,9 @@ from tasks.keys import name
 from tasks.lifecycle import RETRY
 from tasks.settings import Settings
 from tasks.store import Store
-from tests.crew import crew, ended, job, store_at
+from tests.crew import crew, ended, job
 from tests.endpoint import HJ, Endpoint, Request, Script, answered
-from tests.rig import NOWHERE, a_job, a_kind
+from tests.rig import NOWHERE, a_job, a_kind, store_at
 from tests.serving import Hand, served, stream, until
 from tests.test_alerts import listening_target
 

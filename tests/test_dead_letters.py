@@ -14,8 +14,8 @@ from tasks.lifecycle import FAIL
 from tasks.settings import RetryRule, Settings, load_settings
 from tasks.store import Run, Store
 from tests.conftest import LabModel
-from tests.crew import calls, crew, ended, job, store_at
-from tests.rig import Clock, a_job
+from tests.crew import calls, crew, ended, job
+from tests.rig import Clock, a_job, store_at
 from tests.serving import served, submit, until
 
 PAGES = [f"page {n}: the quick brown fox" for n in range(1, 7)]

@@ -8,8 +8,8 @@ from tasks.keys import name
 from tasks.lifecycle import DEFER, FAIL, FINISH, RETRY
 from tasks.settings import Settings
 from tasks.store import Progress, Run, Store
-from tests.crew import job, store_at
-from tests.rig import Clock, a_job, data
+from tests.crew import job
+from tests.rig import Clock, a_job, data, store_at
 from tests.serving import served
 
 

@@ -15,14 +15,15 @@ from server.hub import Hub
 from server.watch import MAILBOX, MAILBOX_BYTES, Message, Watch
 from tasks.settings import Settings
 from tasks.store import listen as listen_module
-from tests.serving import store_of, until
+from tests.rig import store_at
+from tests.serving import until
 
 CHANNEL = "slowcall:events:one"
 
 
 @asynccontextmanager
 async def running(settings: Settings, ping_s: float = 60) -> AsyncIterator[tuple[Hub, Redis]]:
-    async with store_of(settings) as store, Hub(store.redis, ping_s=ping_s) as hub:
+    async with store_at(settings) as store, Hub(store.redis, ping_s=ping_s) as hub:
         yield hub, store.redis
 
 

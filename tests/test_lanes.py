@@ -14,9 +14,9 @@ from tasks.lifecycle import DEFER, FINISH
 from tasks.settings import Concurrency, Settings
 from tasks.store import Begun, NoPlace, Run, Settlement, Store
 from tests.conftest import LabModel
-from tests.crew import calls, crew, ended, job, most_at_once, store_at
+from tests.crew import calls, crew, ended, job, most_at_once
 from tests.endpoint import Endpoint, answered, reply
-from tests.rig import Clock, a_job, data
+from tests.rig import Clock, a_job, data, store_at
 from tests.serving import until
 
 LEASE_S = 10.0

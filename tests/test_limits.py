@@ -16,9 +16,9 @@ from tasks.keys import name
 from tasks.lifecycle import FAIL, FINISH, RETRY
 from tasks.settings import Settings
 from tasks.store import Run, Store
-from tests.crew import crew, ended, job, store_at
+from tests.crew import crew, ended, job
 from tests.endpoint import HOLD, HS, C, Endpoint, answered, reply
-from tests.rig import Clock, a_job
+from tests.rig import Clock, a_job, store_at
 from tests.serving import served, submit, until
 
 LEASE_S: Final = 10.0

@@ -14,8 +14,8 @@ from tasks.lifecycle import FAIL
 from tasks.logs import configure_logging
 from tasks.settings import RetryRule, Settings
 from tests.conftest import LabModel
-from tests.crew import crew, ended, store_at
-from tests.rig import a_job
+from tests.crew import crew, ended
+from tests.rig import a_job, store_at
 from tests.serving import Hand, served, until
 
 Log = Callable[[], list[dict[str, Any]]]

@@ -11,8 +11,8 @@ import pytest
 from tasks.settings import Settings
 from tasks.store import Store
 from tests.conftest import LabModel
-from tests.crew import crew, ended, job, store_at
-from tests.rig import a_job, data
+from tests.crew import crew, ended, job
+from tests.rig import a_job, data, store_at
 from tests.serving import served, submit, until
 
 PAGES = [f"page {n}: the quick brown fox" for n in range(1, 41)]

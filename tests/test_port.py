@@ -12,7 +12,8 @@ from server.app import create_app
 from server.protocol import Port
 from tasks.settings import Settings
 from tests.conftest import serving
-from tests.serving import Frames, Hand, served, store_of, stream, submit
+from tests.rig import store_at
+from tests.serving import Frames, Hand, served, stream, submit
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ async def told_one_by_one(hand: Hand, job_id: str, frames: Frames) -> list[int]:
 async def test_a_stream_that_waits_is_written_to_at_once(
     settings: Settings, written: list[bytes]
 ) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         job_id = await submit(client)
         async with stream(client, f"/jobs/{job_id}/stream") as frames:
             assert await told_one_by_one(Hand(store), job_id, frames) == list(range(1, 9))
@@ -67,7 +68,7 @@ async def test_what_is_around_the_app_sees_every_byte(
         await app(scope, receive, note if scope["type"] == "http" else send)
 
     with serving(around) as url:
-        async with httpx.AsyncClient(base_url=url) as client, store_of(settings) as store:
+        async with httpx.AsyncClient(base_url=url) as client, store_at(settings) as store:
             job_id = await submit(client)
             async with stream(client, f"/jobs/{job_id}/stream") as frames:
                 assert await told_one_by_one(Hand(store), job_id, frames) == list(range(1, 9))
@@ -80,7 +81,7 @@ async def test_an_answer_that_others_wait_behind(
     settings: Settings, written: list[bytes], together: bool
 ) -> None:
     """Pipelined requests (RFC 9112, 9.3.2): the connection's newest request is not the stream."""
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         hand, job_id = Hand(store), await submit(client)
         host, port = client.base_url.host, client.base_url.port
         reader, writer = await asyncio.open_connection(host, port)

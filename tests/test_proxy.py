@@ -22,7 +22,8 @@ from tests.bench.parts import free_port
 from tests.bench.web import listens
 from tests.commands import Command
 from tests.conftest import wait_until
-from tests.serving import Event, Frames, Hand, store_of, stream, submit
+from tests.rig import store_at
+from tests.serving import Event, Frames, Hand, stream, submit
 
 CUT_S: Final = 60.0
 """nginx's default for `proxy_read_timeout`: a stream that is silent for longer is cut."""
@@ -98,7 +99,7 @@ async def proxied(
     with nginx(settings.data_dir, servers, more) as url:
         async with (
             httpx.AsyncClient(base_url=url, headers=KEY, timeout=15) as client,
-            store_of(settings) as store,
+            store_at(settings) as store,
         ):
             yield client, Hand(store)
 

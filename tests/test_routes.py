@@ -20,7 +20,8 @@ from tasks.lifecycle import RETRY
 from tasks.settings import Settings
 from tasks.store import Settlement
 from tests.conftest import serving
-from tests.serving import Hand, served, store_of, submit, until
+from tests.rig import store_at
+from tests.serving import Hand, served, submit, until
 
 JSON = {"Content-Type": "application/json"}
 
@@ -176,7 +177,7 @@ async def test_idempotency_keys_are_checked(settings: Settings) -> None:
 async def test_a_repeat_answers_the_job_that_came_before(settings: Settings) -> None:
     bare, quoted = {"Idempotency-Key": "key"}, {"Idempotency-Key": '"key"'}
     same = b'{ "timeout_s" : 60.0 ,\n "input":"a" }'
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         first = await client.post("/jobs", json={"input": "a", "timeout_s": 60}, headers=bare)
         again = await client.post("/jobs?other=query", content=same, headers=quoted | JSON)
         assert again.status_code == 202
@@ -232,7 +233,7 @@ async def test_the_sixth_post_says_which_setting_lifts_the_limit(settings: Setti
 
 
 async def test_a_preferred_wait_ends_with_the_job(settings: Settings) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         hand = Hand(store)
         headers = {"Prefer": 'respond-async, wait="30"', "Idempotency-Key": "key"}
         post = asyncio.create_task(client.post("/jobs", json={"input": "a"}, headers=headers))
@@ -267,7 +268,7 @@ async def test_a_wait_asks_nothing_meanwhile_and_one_that_is_cut_cancels_nothing
     settings: Settings,
 ) -> None:
     quiet = settings.model_copy(update={"ping_s": 3600.0})  # a ping is another reason to look
-    async with served(quiet) as client, store_of(settings) as store:
+    async with served(quiet) as client, store_at(settings) as store:
         job_id = await submit(client)
         channel = name("job_channel", job_id)
 
@@ -334,7 +335,7 @@ async def test_foreign_questions_of_a_list(settings: Settings) -> None:
 
 
 async def test_cancel_retry_discard_by_status(settings: Settings) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         hand, job = Hand(store), f"/jobs/{await submit(client)}"
         assert (await client.delete(job)).status_code == 409
         assert (await client.post(f"{job}/retry")).status_code == 409
@@ -369,7 +370,7 @@ async def test_a_retry_is_checked_like_a_submission(settings: Settings) -> None:
 
 
 async def test_a_waiting_attempt_says_when_to_ask_again(settings: Settings) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         job_id = await submit(client)
         run = await Hand(store).start(job_id)
         await store.requeue(run, RETRY, wait_s=30, reason="transient")
@@ -397,7 +398,7 @@ async def test_unknown_jobs_are_not_found(settings: Settings) -> None:
 async def test_a_text_file_becomes_the_text(settings: Settings) -> None:
     pages = "\f".join(f"Page {n}." for n in range(3))
     for content in (pages.encode(), b"\xef\xbb\xbf" + pages.encode(), pages.encode("utf-16")):
-        async with served(settings) as client, store_of(settings) as store:
+        async with served(settings) as client, store_at(settings) as store:
             response = await client.post(
                 "/jobs",
                 data={"kind": "summarize", "instructions": "short", "max_attempts": "2"},
@@ -479,7 +480,7 @@ async def test_an_outage_is_a_503_and_nothing_was_promised(
 
 
 async def test_a_server_is_ready_when_a_worker_lives(settings: Settings) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         idle = await client.get("/readyz")
         assert idle.status_code == 503
         assert "slowcall worker" in idle.json()["detail"]
@@ -576,7 +577,7 @@ async def test_a_client_that_leaves_in_a_post_leaves_a_whole_job_or_none(
 
 
 async def test_a_line_of_the_ledger_says_what_was_bought_and_when(settings: Settings) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         job_id = await submit(client)
         hand = Hand(store)
         run = await hand.start(job_id)

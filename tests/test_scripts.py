@@ -7,8 +7,7 @@ import asyncio
 from redis.asyncio import Redis
 
 from tasks.settings import Settings
-from tests.rig import a_job
-from tests.serving import store_of
+from tests.rig import a_job, store_at
 
 
 async def libraries(redis: Redis) -> list[str]:
@@ -27,7 +26,7 @@ async def loads(redis: Redis) -> int:
 
 async def test_who_misses_the_library_loads_it_once_for_all(settings: Settings) -> None:
     """A store that lost it: it was begun anew without its data, or somebody dropped all."""
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         await store.submit(a_job("chat"))
         await store.redis.execute_command("FUNCTION", "FLUSH")  # type: ignore[no-untyped-call]
         await store.redis.config_resetstat()
@@ -39,7 +38,7 @@ async def test_who_misses_the_library_loads_it_once_for_all(settings: Settings) 
 async def test_a_start_drops_the_libraries_of_others_and_they_go_on(settings: Settings) -> None:
     """Each version, and each choice of settings, has a library of its own; none stays for ever."""
     other = settings.model_copy(update={"keep_s": settings.keep_s + 1})
-    async with store_of(settings) as store, store_of(other) as old:
+    async with store_at(settings) as store, store_at(other) as old:
         await old.submit(a_job("chat"))
         await store.scripts.load()
         assert len(await libraries(store.redis)) == 1
@@ -50,7 +49,7 @@ async def test_a_start_drops_the_libraries_of_others_and_they_go_on(settings: Se
 
 
 async def test_a_full_store_still_tells_of_its_jobs(settings: Settings) -> None:
-    async with store_of(settings) as store:
+    async with store_at(settings) as store:
         job = (await store.submit(a_job("chat"))).job
         await store.redis.config_set("maxmemory", "1")
         try:

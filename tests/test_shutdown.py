@@ -15,7 +15,8 @@ import pytest
 from server.serving import HANG_UP_S
 from tasks.settings import Settings
 from tests.commands import Command
-from tests.serving import Hand, store_of, submit
+from tests.rig import store_at
+from tests.serving import Hand, submit
 
 STREAMS: Final = 500
 CROWD: Final = 100
@@ -75,7 +76,7 @@ async def crowd(url: httpx.URL, paths: list[str], until: bytes) -> list[Watcher]
 
 async def test_five_hundred_streams_end_cleanly(settings: Settings, server: Command) -> None:
     """Case B6: on SIGTERM, in the middle of a text that is streamed to half of them."""
-    async with httpx.AsyncClient(base_url=server.url()) as client, store_of(settings) as store:
+    async with httpx.AsyncClient(base_url=server.url()) as client, store_at(settings) as store:
         hand, job_id = Hand(store), await submit(client)
         run = await hand.start(job_id)
         url, half = client.base_url, STREAMS // 2
@@ -102,7 +103,7 @@ async def test_five_hundred_streams_end_cleanly(settings: Settings, server: Comm
 
 async def test_nobody_who_takes_nothing_holds_it_up(settings: Settings, server: Command) -> None:
     """Case B5: they are sent more than lies in any buffer, and stop reading."""
-    async with httpx.AsyncClient(base_url=server.url()) as client, store_of(settings) as store:
+    async with httpx.AsyncClient(base_url=server.url()) as client, store_at(settings) as store:
         hand, job_id = Hand(store), await submit(client)
         run = await hand.start(job_id)
         for _ in range(80):

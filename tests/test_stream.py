@@ -26,7 +26,8 @@ from tasks.settings import Settings
 from tasks.store import Store
 from tests.crew import crew
 from tests.endpoint import Endpoint, Pause, Request, Script, answered
-from tests.serving import Event, Frames, Hand, ask_plainly, served, store_of, stream, submit, until
+from tests.rig import store_at
+from tests.serving import Event, Frames, Hand, ask_plainly, served, stream, submit, until
 
 
 def names(events: list[Event]) -> list[str]:
@@ -38,7 +39,7 @@ def ids(events: list[Event]) -> list[int]:
 
 
 async def test_the_whole_story_is_told_live(settings: Settings) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         hand, job_id = Hand(store), await submit(client)
         async with stream(client, f"/jobs/{job_id}/stream") as frames:
             assert await frames.frame() == b"retry: 2000"
@@ -61,7 +62,7 @@ async def test_the_whole_story_is_told_live(settings: Settings) -> None:
 async def test_a_finished_job_is_replayed_and_a_caught_up_client_sent_away(
     settings: Settings,
 ) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         path = f"/jobs/{await a_done_job(client, store, deltas=3)}/stream"
         async with stream(client, path) as frames:
             assert ids(await frames.events()) == [1, 2, 3, 4, 5, 6]
@@ -93,7 +94,7 @@ JUNK = [
 
 
 async def test_a_cursor_that_is_no_place_in_the_log_gets_a_snapshot(settings: Settings) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         hand = Hand(store)
         done = await a_done_job(client, store, deltas=3)
         running = await submit(client)
@@ -120,7 +121,7 @@ async def test_a_log_that_begins_anew_gets_a_snapshot_a_vanished_one_ends(
 ) -> None:
     """Case B8: everything is lost while a client watches."""
     quick = settings.model_copy(update={"ping_s": 0.2})
-    async with served(quick) as client, store_of(settings) as store:
+    async with served(quick) as client, store_at(settings) as store:
         job_id = await submit(client)
         await Hand(store).start(job_id)
         async with stream(client, f"/jobs/{job_id}/stream") as frames:
@@ -139,7 +140,7 @@ async def test_long_logs_are_read_in_pages(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("server.tails.PAGE", 50)
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         deltas = 97  # with the others exactly two pages
         job_id = await a_done_job(client, store, deltas=deltas)
         async with stream(client, f"/jobs/{job_id}/stream") as frames:
@@ -147,7 +148,7 @@ async def test_long_logs_are_read_in_pages(
 
 
 async def test_a_new_life_is_followed_and_ends_with_its_own_end(settings: Settings) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         hand, job_id = Hand(store), await submit(client)
         await hand.fail(await hand.start(job_id))
         assert (await client.post(f"/jobs/{job_id}/retry")).status_code == 202
@@ -162,7 +163,7 @@ async def test_every_kind_of_lost_message_is_read_from_the_log(
     settings: Settings, store_url: str
 ) -> None:
     """Cases B1 and B2: the subscription dies again and again while the job runs and ends."""
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         hand, job_id = Hand(store), await submit(client)
         with redis.Redis.from_url(store_url) as raw:
             async with stream(client, f"/jobs/{job_id}/stream") as frames:
@@ -183,7 +184,7 @@ async def test_a_message_lost_without_a_trace_is_found_by_the_next_ping(
 ) -> None:
     """What the hub never hears of: the log and the record move on, and nothing is published."""
     quick = settings.model_copy(update={"ping_s": 0.3})
-    async with served(quick) as client, store_of(settings) as store:
+    async with served(quick) as client, store_at(settings) as store:
         job_id = await submit(client)
         await Hand(store).start(job_id)
         async with stream(client, f"/jobs/{job_id}/stream") as frames:
@@ -224,7 +225,7 @@ async def test_a_thousand_streams_opened_right_after_the_202_miss_nothing(
 
 
 async def test_posted_to_one_server_and_watched_on_another(settings: Settings) -> None:
-    async with served(settings) as one, served(settings) as two, store_of(settings) as store:
+    async with served(settings) as one, served(settings) as two, store_at(settings) as store:
         hand, job_id = Hand(store), await submit(one)
         path = f"/jobs/{job_id}/stream"
         async with stream(one, path) as here, stream(two, path) as there:
@@ -233,7 +234,7 @@ async def test_posted_to_one_server_and_watched_on_another(settings: Settings) -
 
 
 async def test_the_feed_tells_of_all_jobs_and_resumes(settings: Settings) -> None:
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         hand = Hand(store)
         old = await submit(client)
         async with stream(client, "/jobs/stream") as frames:
@@ -393,7 +394,7 @@ async def test_a_slow_reader_gets_everything_from_the_log(
 ) -> None:
     """Its mailbox overflows while its connection takes nothing."""
     monkeypatch.setattr("server.watch.MAILBOX", 20)
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         hand, job_id = Hand(store), await submit(client)
         path = f"/jobs/{job_id}/stream"
         async with stream(client, path) as slow:
@@ -411,7 +412,7 @@ async def test_a_client_that_stopped_reading_is_let_go(
 ) -> None:
     """Case B5: it keeps its connection open and takes nothing."""
     monkeypatch.setattr("server.stream.SEND_S", 0.3)
-    async with served(settings) as client, store_of(settings) as store:
+    async with served(settings) as client, store_at(settings) as store:
         hand, job_id = Hand(store), await submit(client)
         host, port = client.base_url.host, client.base_url.port
         request = f"GET /jobs/{job_id}/stream HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n"
@@ -443,7 +444,7 @@ async def test_streams_outlive_the_store(settings: Settings, tmp_path: Path) -> 
     """Case B3: Redis is killed and comes back; each stream goes on where it was."""
     with EmbeddedStore(tmp_path / "own") as valkey:
         own = settings.model_copy(update={"redis_url": SecretStr(valkey.url)})
-        async with served(own) as client, store_of(own) as store:
+        async with served(own) as client, store_at(own) as store:
             hand, job_id = Hand(store), await submit(client)
             run = await hand.start(job_id)
             path = f"/jobs/{job_id}/stream"

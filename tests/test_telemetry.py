@@ -26,7 +26,8 @@ from tasks.worker import build_worker
 from tests.commands import Command, run
 from tests.conftest import LabModel
 from tests.endpoint import Endpoint, reply
-from tests.serving import Hand, served, store_of, submit, until
+from tests.rig import store_at
+from tests.serving import Hand, served, submit, until
 
 CALLER = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
 PAGES = [f"Page {number} is short. It ends here." for number in range(1, 41)]
@@ -60,7 +61,7 @@ async def test_a_job_with_a_retry_and_a_take_over_is_one_trace(
 ) -> None:
     echo = "You sent: Page 7 is short."
     lab.misbehave({"match": "Page 7 is", "times": 1, "status": 503, "message": echo})
-    async with served(settings) as client, store_of(settings) as store, AsyncExitStack() as stack:
+    async with served(settings) as client, store_at(settings) as store, AsyncExitStack() as stack:
         body = {"kind": "summarize", "input": {"pages": PAGES}}
         answer = await client.post("/jobs", json=body, headers={"traceparent": CALLER})
         job_id = answer.json()["job_id"]
@@ -127,7 +128,7 @@ async def test_fifty_calls_cut_in_the_middle_end_their_spans_without_noise(
 ) -> None:
     lab.misbehave({"delay_s": 30})
     free = settings.model_copy(update={"quota": 0})
-    async with served(free) as client, store_of(free) as store, AsyncExitStack() as stack:
+    async with served(free) as client, store_at(free) as store, AsyncExitStack() as stack:
         await working(stack, free, lab)
         jobs = [await submit(client) for _ in range(50)]
 
@@ -152,7 +153,7 @@ async def test_the_figures_are_those_of_two_servers_and_two_workers(
     )
     free = settings.model_copy(update={"quota": 0})
     async with served(free) as one, served(free) as two, AsyncExitStack() as stack:
-        store = await stack.enter_async_context(store_of(free))
+        store = await stack.enter_async_context(store_at(free))
         # A worker that dies: it claims, starts and is not heard of again.
         lost = await submit(one, "well")
         claimed, _ = await store.claim("dies", ["chat"], 1, 0.01)
@@ -183,7 +184,7 @@ async def test_the_figures_are_those_of_two_servers_and_two_workers(
 
 async def test_a_closed_lane_and_who_waits_for_it_are_figures(settings: Settings) -> None:
     narrow = settings.model_copy(update={"model_concurrency": Concurrency(1)})
-    async with served(narrow) as client, store_of(narrow) as store:
+    async with served(narrow) as client, store_at(narrow) as store:
         hand = Hand(store)
         first, second = [await hand.start(await submit(client)) for _ in range(2)]
         await store.begin(first, call="c", step="answer", model="m", hash="h")
@@ -203,7 +204,7 @@ async def test_every_query_of_the_dashboard_asks_for_a_metric_there_is(
     text = (resources.files("server") / "dashboard.json").read_text()
     asked = {name for name, _ in _queries(json.loads(text))}
     async with served(settings) as client, AsyncExitStack() as stack:
-        store = await stack.enter_async_context(store_of(settings))
+        store = await stack.enter_async_context(store_at(settings))
         await working(stack, settings, lab)
         await ended(store, await submit(client))
         there = {labels[0] for labels in read_metrics((await client.get("/metrics")).text)}

@@ -16,12 +16,13 @@ import httpx
 from tasks.settings import Settings
 from tests.bench.parts import free_port
 from tests.commands import environment_of
-from tests.serving import Hand, served, store_of, stream, submit, until
+from tests.rig import store_at
+from tests.serving import Hand, served, stream, submit, until
 
 
 async def test_one_ends_and_the_other_goes_on(settings: Settings) -> None:
     """Side by side, each in a thread; others come, stream and end while the first one streams."""
-    async with served(settings) as stays, store_of(settings) as store:
+    async with served(settings) as stays, store_at(settings) as store:
         hand, job_id = Hand(store), await submit(stays)
         path = f"/jobs/{job_id}/stream"
         run = await hand.start(job_id)
@@ -39,7 +40,7 @@ async def test_one_ends_and_the_other_goes_on(settings: Settings) -> None:
 async def test_the_first_ends_first(settings: Settings) -> None:
     """The memory of the process stays settled for as long as any of them runs."""
     before = gc.get_threshold()
-    async with store_of(settings) as store, AsyncExitStack() as stack:
+    async with store_at(settings) as store, AsyncExitStack() as stack:
         async with served(settings) as first:
             second = await stack.enter_async_context(served(settings))
             job_id = await submit(first)
@@ -67,7 +68,7 @@ async def test_one_after_the_other_where_the_signals_come(
     ports = [free_port(), free_port()]
     process = await asyncio.to_thread(serve_in_turn, ports, settings.data_dir, store_url)
     try:
-        async with store_of(settings) as store:
+        async with store_at(settings) as store:
             for port in ports:
                 async with httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client:
                     await until(partial(answers, client), "it answers", within_s=20)

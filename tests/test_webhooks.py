@@ -26,9 +26,9 @@ from tasks.store.client_verbs import NO_TRACE
 from tasks.webhooks import WAITS_S, Webhooks, sign
 from tasks.worker import build_worker
 from tests.conftest import LabModel
-from tests.crew import crew, ended, job, store_at
+from tests.crew import crew, ended, job
 from tests.endpoint import HOLD, SHUT, Endpoint, Request, Script, reply
-from tests.rig import Clock, a_job
+from tests.rig import Clock, a_job, store_at
 from tests.serving import served, submit, until
 
 KEYS = [bytes(range(32)), bytes(range(32, 64))]

@@ -7,10 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 from redis.asyncio import Redis
-from redis.exceptions import ResponseError
 
-from tasks.errors import StoreUnavailable
-from tasks.store.scripts import AWAY, Scripts, raise_damage
+from tasks.errors import RecordDamaged
+from tasks.store.outage import FAILED, meaning_of
+from tasks.store.scripts import Scripts
 
 PAUSE_S = 0.2
 
@@ -33,10 +33,8 @@ class StoreBase:
         while True:
             try:
                 return await command()
-            except AWAY as error:
-                if not self._patient:
-                    raise StoreUnavailable(f"Redis does not answer: {error}") from error
-            except ResponseError as error:
-                raise_damage(error)
-                raise
+            except FAILED as error:
+                meaning = meaning_of(error)
+                if not self._patient or isinstance(meaning, RecordDamaged):
+                    raise meaning from error
             await asyncio.sleep(PAUSE_S)

@@ -12,6 +12,7 @@ from tasks.errors import SettingsError, StoreUnavailable
 from tasks.keys import PREFIX
 from tasks.redis_url import show_redis_url
 from tasks.settings import Settings
+from tasks.store.outage import meaning_of
 
 _PROBE: Final = f"{PREFIX}probe"
 _IN_VAIN: Final[tuple[tuple[str, ...], ...]] = (
@@ -47,7 +48,7 @@ _COMMANDS: Final[tuple[tuple[str, ...], ...]] = (
 def check_store(settings: Settings) -> list[str]:
     """Ask the store of `settings` whether it will do; answers a line for each thing to know.
 
-    Raises StoreUnavailable when it does not answer, SettingsError where its user lacks a right.
+    Raises StoreUnavailable when it is of no use now, SettingsError where its user lacks a right.
     """
     url = settings.redis_url.get_secret_value() if settings.redis_url else ""
     where = show_redis_url(url)
@@ -57,7 +58,11 @@ def check_store(settings: Settings) -> list[str]:
             return _advice(client.info(), where)
     except NoPermissionError as error:
         return [f"{where}: cannot see how it keeps its data ({error})"]
-    except (redis.AuthenticationError, redis.ResponseError) as error:
+    except redis.AuthenticationError as error:
+        raise SettingsError(f"REDIS_URL: {where} refuses us: {error}") from None
+    except redis.ResponseError as error:
+        if isinstance(meaning_of(error), StoreUnavailable):
+            raise StoreUnavailable(f"REDIS_URL: {where} takes nothing now: {error}") from None
         raise SettingsError(f"REDIS_URL: {where} refuses us: {error}") from None
     except (redis.RedisError, OSError) as error:
         raise StoreUnavailable(f"REDIS_URL: {where} does not answer: {error}") from None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from functools import cache
@@ -15,25 +14,15 @@ from typing import Any, Final
 from uuid import uuid4
 
 from redis.asyncio import Redis
-from redis.exceptions import (
-    BusyLoadingError,
-    ConnectionError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    ResponseError,
-    TimeoutError,
-)
+from redis.exceptions import ConnectionError, ResponseError
 
 from tasks.errors import RecordDamaged, StoreUnavailable
 from tasks.keys import TEMPLATES
 from tasks.store.batch import Batches
-
-AWAY: Final = (ConnectionError, TimeoutError, BusyLoadingError, ReadOnlyError, OutOfMemoryError)
-"""What redis-py raises when the store cannot be used now but may be later."""
+from tasks.store.outage import FAILED, meaning_of
 
 _Word = str | bytes | float
 
-_CODE: Final = re.compile(r"(?!WRONGTYPE)[A-Z]{3,} ")
 _LONGEST_PAUSE_S: Final = 1.0
 _FOLDER: Final = resources.files("tasks.store") / "lua"
 _NOW: Final = {"claim"}
@@ -70,12 +59,15 @@ class Scripts:
 
         A store that is away gets it with the first call.
         """
-        with suppress(*AWAY):
+        try:
             await self._load(self._loading)
             for found in await self.batches.ask("FUNCTION", "LIST", "LIBRARYNAME", f"{_PREFIX}*"):
                 if (name := found[1].decode()) != self._library:
                     with suppress(ResponseError):  # somebody else was quicker
                         await self.batches.ask("FUNCTION", "DELETE", name)
+        except FAILED as error:
+            if not isinstance(meaning_of(error), StoreUnavailable):
+                raise
 
     async def call(self, name: str, /, *rest: _Word, **arguments: _Word) -> list[Any]:
         """Call a script that is a repeat by nature (its file says why); answers what it returns."""
@@ -94,16 +86,14 @@ class Scripts:
         while True:
             try:
                 return await self._evaluate(name, argv)
-            except AWAY as error:
+            except FAILED as error:
                 # A connection that was dropped while it was idle is no outage: once more, at once.
                 if not self._patient and not again and isinstance(error, ConnectionError):
                     again = True
                     continue
-                if not self._patient:
-                    raise StoreUnavailable(f"Redis does not answer: {error}") from error
-            except ResponseError as error:
-                raise_damage(error)
-                raise
+                meaning = meaning_of(error)
+                if not self._patient or isinstance(meaning, RecordDamaged):
+                    raise meaning from error
             await asyncio.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
 
@@ -125,15 +115,6 @@ class Scripts:
         if self._loading is None or (self._loading is newest and newest.done()):
             self._loading = self.batches.ask("FUNCTION", "LOAD", "REPLACE", self._text)
         await asyncio.shield(self._loading)
-
-
-def raise_damage(error: ResponseError) -> None:
-    """Raises RecordDamaged where a command met a value of another type, no number, no JSON.
-
-    What else Redis refuses begins with a code (MISCONF, BUSY …) or has a class of its own.
-    """
-    if type(error) is ResponseError and not _CODE.match(str(error)):
-        raise RecordDamaged from error
 
 
 @cache

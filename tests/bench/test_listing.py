@@ -12,8 +12,7 @@ from tasks.keys import name
 from tasks.lifecycle import Status
 from tasks.settings import Settings
 from tasks.store import Store
-from tests.crew import store_at
-from tests.rig import a_job
+from tests.rig import a_job, store_at
 
 ROUNDS = 15
 FEW, MANY = 500, 100_000

@@ -3,72 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import threading
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Any, Self, cast
+from typing import Self
 
 import pytest
-import redis
 
 from server.listen import listen
-from server.valkey import find_binary
 from tests.chaos.conftest import Build, Model, numbers, streamed
 from tests.conftest import wait_until
 from tests.endpoint import DONE, FIN, HS, C, Pause
+from tests.valkeys import valkey
 
 JOBS = 4
-
-
-class Valkey:
-    """A store on a TCP port, its process and a client of it."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        folder.mkdir()
-        with listen("127.0.0.1", 0) as door:
-            self.port = door.getsockname()[1]
-        words = ["--port", str(self.port), "--bind", "127.0.0.1", "--save", "", *options]
-        self.process = subprocess.Popen(
-            [str(find_binary()), *words], cwd=folder, stdout=subprocess.DEVNULL
-        )
-        self.client = redis.Redis(port=self.port)
-
-    def answers(self) -> bool:
-        """Whether it is there."""
-        try:
-            return bool(self.client.ping())
-        except redis.RedisError:
-            return False
-
-    def is_primary(self) -> bool:
-        """Whether it takes writes."""
-        return bool(self._told("role") == "master")
-
-    def follows(self) -> bool:
-        """Whether it has a copy of its primary's data, and hears of each write."""
-        return bool(self._told("master_link_status") == "up")
-
-    def _told(self, fact: str) -> Any:
-        return cast(dict[str, Any], self.client.info("replication")).get(fact)
-
-    def kill(self) -> None:
-        """`kill -9`, and see it gone."""
-        self.process.kill()
-        self.process.wait()
-
-
-@contextmanager
-def valkey(folder: Path, *options: str) -> Iterator[Valkey]:
-    """A store that is gone afterwards."""
-    store = Valkey(folder, *options)
-    try:
-        wait_until(store.answers, "the store answers")
-        yield store
-    finally:
-        store.client.close()
-        store.kill()
 
 
 class Address:

@@ -124,7 +124,13 @@ def test_streams_whose_subscription_dies_lose_nothing(build: Build) -> None:
         assert streamed(log) == log[-1].data["result"]["text"]
 
 
-def test_a_full_store_takes_no_job_and_loses_none(build: Build, model: Model) -> None:
+@pytest.mark.parametrize(
+    ("setting", "refused_by", "taken_by"),
+    [("maxmemory", "1", "0"), ("min-replicas-to-write", "1", "0")],
+)
+def test_a_store_that_takes_no_writes_takes_no_job_and_loses_none(
+    build: Build, model: Model, setting: str, refused_by: str, taken_by: str
+) -> None:
     """Case C18: 503, never a 202 for nothing; what is in flight waits with its paid answer."""
     house = build(AI_URL=model.url)
     customer = house.open()
@@ -132,12 +138,12 @@ def test_a_full_store_takes_no_job_and_loses_none(build: Build, model: Model) ->
     job_id = customer.post("slow")
     wait_until(lambda: model.asked("slow"), "the call is out")
     with _client(house) as client:
-        client.config_set("maxmemory", "1")
+        client.config_set(setting, refused_by)
         refused = customer.http.post("/jobs", json={"input": "now"})
         wait_until(
             lambda: customer.outcomes(job_id) == ["paid"] or _spooled(house), "the answer is kept"
         )
-        client.config_set("maxmemory", "0")
+        client.config_set(setting, taken_by)
 
     assert (refused.status_code, "retry-after" in refused.headers) == (503, True)
     job = customer.await_end(job_id)
