@@ -83,10 +83,10 @@ class Books:
             for key in keys:
                 pipe.type(key)
                 pipe.pttl(key)
-            told = pipe.execute()
+            told = pipe.execute()  # type: ignore[no-untyped-call]
             for key, kind in zip(keys, told[::2], strict=True):
                 _READERS[kind.decode()](pipe, key)
-            found = pipe.execute()
+            found = pipe.execute()  # type: ignore[no-untyped-call]
         pairs = zip(keys, found, strict=True)
         values = {key: _text(value) for key, value in pairs if value is not None}
         by_template: dict[str, dict[str, Any]] = defaultdict(dict)

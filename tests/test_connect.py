@@ -15,7 +15,7 @@ def test_a_closed_transport_is_a_lost_connection(settings: Settings) -> None:
 
     async def send_on_a_closed_one() -> None:
         redis = connect_redis(settings)
-        connection = await redis.connection_pool.get_connection()
+        connection = await redis.connection_pool.get_connection("PING")  # type: ignore[no-untyped-call]
         connection._writer.transport.abort()
         with pytest.raises(ConnectionError):
             await connection.send_command("PING", check_health=False)

@@ -465,7 +465,7 @@ class Lifecycle(RuleBasedStateMachine):
         finally:
             self.loop.run(self.store.aclose())
             self.loop.close()
-            self.client.close()
+            self.client.close()  # type: ignore[no-untyped-call]
 
     async def finish_all(self) -> None:
         next_s: float | None = 0.0

@@ -62,5 +62,5 @@ def valkey(folder: Path, *options: str) -> Iterator[Valkey]:
         wait_until(store.answers, "the store answers")
         yield store
     finally:
-        store.client.close()
+        store.client.close()  # type: ignore[no-untyped-call]
         store.kill()

@@ -72,7 +72,7 @@ def _check_rights(client: redis.Redis) -> None:
     with client.pipeline(transaction=False) as pipeline:
         for command in (*_IN_VAIN, *_COMMANDS):
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
-        replies = pipeline.execute(raise_on_error=False)
+        replies = pipeline.execute(raise_on_error=False)  # type: ignore[no-untyped-call]
     for command, reply in zip((*_IN_VAIN, *_COMMANDS), replies, strict=True):
         if isinstance(reply, NoPermissionError):
             raise SettingsError(
