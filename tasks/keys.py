@@ -7,6 +7,7 @@ stand at the end of a name and nothing but `:` between them, so that a script ca
 name       type    content                                              lifetime
 job        hash    the record: JSON fragments by contract name, and     KEEP_S after it is final
                    the private fields listed in store/lua/lib.lua
+input      string  what the job was asked for (JSON)                    with the job
 log        stream  the job's events, ids `seq-0`, ready-made bytes      with the job
 steps      hash    step -> request hash, line feed, JSON result         with the job
 ledger     hash    `c:{call}` -> line (JSON), `n:{step}` -> key number  with the job
@@ -37,7 +38,7 @@ busy       zset    entries of one kind that were claimed                entries 
 outbox     zset    letters of one topic that have to leave, by when due entries until delivered
 letters    hash    entry -> the letter (JSON)                           entries until delivered
 figures    hash    counters for /metrics: name and labels -> number     none: one key, bounded
-feed       stream  ids and names of the events of a user's jobs, capped KEEP_S after the end of one
+feed       stream  ids and numbers of events of a user's jobs, capped   until their last job is gone
 op         string  a script's reply, or a worker's last claim, by id    OP_KEEP_S
 beat       string  when any worker last renewed its leases (ms)         none: one key
 grace      string  no lease is taken over before this time (ms)         as long as it holds
@@ -52,6 +53,7 @@ PREFIX: Final = "slowcall:"
 
 TEMPLATES: Final = {
     "job": PREFIX + "job:{}",
+    "input": PREFIX + "input:{}",
     "log": PREFIX + "log:{}",
     "steps": PREFIX + "steps:{}",
     "ledger": PREFIX + "ledger:{}",

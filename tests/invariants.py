@@ -19,7 +19,7 @@ import redis
 from tasks.keys import ALL, PREFIX, TEMPLATES, name, user_scope
 from tasks.lifecycle import FINAL, IN_FLIGHT, TRANSITIONS, WAITING, Status
 
-OF_A_JOB: Final = {"job", "log", "steps", "ledger", "blob", "idem"}
+OF_A_JOB: Final = {"job", "input", "log", "steps", "ledger", "blob", "idem"}
 """They expire together, when their job is final and not before."""
 
 LASTING: Final = {
@@ -138,6 +138,11 @@ def status_of(job: dict[str, str]) -> Status:
     return Status(job["status"].strip('"'))
 
 
+def runs(job: dict[str, str]) -> bool:
+    """Whether a worker has it."""
+    return status_of(job) is Status.RUNNING
+
+
 def entry_of(job_id: str, job: dict[str, str]) -> str:
     """The queue entry of a record's present life."""
     return f"{job_id}:{job['life']}"
@@ -165,9 +170,8 @@ def lifetimes(books: Books) -> Iterator[str]:
                 if abs(own_ms - ttl_ms) > 50 or ttl_ms < 0:
                     yield f"{key} expires in {ttl_ms} ms, its job in {own_ms}"
         elif template == "feed":
-            jobs = [j for j in books.jobs.values() if rest in (ALL, user_scope(j["user"]))]
-            if ttl_ms == -1 and all(status_of(job) in FINAL for job in jobs):
-                yield f"{key} never expires, and no job will end"
+            if name("index", ALL, ALL, rest) not in books.values:
+                yield f"{key} is there, and no job whose end would remove it"
         elif ttl_ms == -1 and template not in LASTING:
             yield f"{key} never expires"
 
@@ -293,14 +297,14 @@ def logs(books: Books) -> Iterator[str]:
 
 
 def records(books: Books) -> Iterator[str]:
-    """A record says what its status says: a worker only while it runs, a budget that is kept, a
-    result, an error and an end where they belong."""
+    """A record says what its status says: a worker when it runs, a budget that is kept, a result,
+    an error and an end where they belong."""
     for job_id, job in books.jobs.items():
         status = status_of(job)
         if not 0 <= int(job["attempts"]) <= int(job["max_attempts"]):
             yield f"{job_id} has {job['attempts']} attempts of {job['max_attempts']}"
-        if ("worker" in job) != (status is Status.RUNNING):
-            yield f"{job_id} is {status}, its worker {job.get('worker')}"
+        if runs(job) and not job.get("worker"):
+            yield f"{job_id} runs, and nobody runs it"
         for field, expected in (
             ("finished_at", status in FINAL),
             ("result", status is Status.DONE),
@@ -323,9 +327,7 @@ def ledgers(books: Books) -> Iterator[str]:
             if int(job.get(tokens, 0)) != sum(line.get(tokens, 0) for line in lines):
                 yield f"{job_id} shows {job.get(tokens, 0)} {tokens}"
         for line in lines:
-            if line["outcome"] == "open" and (
-                "worker" not in job or line["run"] != int(job["run"])
-            ):
+            if line["outcome"] == "open" and not (runs(job) and line["run"] == int(job["run"])):
                 yield f"{job_id} has a call open of run {line['run']}, and is in {job['run']}"
 
 
@@ -355,7 +357,7 @@ def lanes(books: Books) -> Iterator[str]:
         for entry, _ in busy:
             job_id = entry.partition(":")[0]
             job = books.jobs.get(job_id, {})
-            if not job.keys() & {"claim", "worker"} or entry != entry_of(job_id, job):
+            if not (job and runs(job)) or entry != entry_of(job_id, job):
                 yield f"{entry} keeps {kind} busy"
 
 

@@ -34,6 +34,13 @@ def field(field: str, value: bytes | None) -> Blow:
     return lambda redis, job_id: redis.hset(name("job", job_id), field, value)
 
 
+def input_of(value: bytes | None) -> Blow:
+    """Another input; None: it is gone."""
+    if value is None:
+        return lambda redis, job_id: redis.delete(name("input", job_id))
+    return lambda redis, job_id: redis.set(name("input", job_id), value)
+
+
 def instead(key: str) -> Blow:
     """A value of another type in the place of one of the job's keys."""
 
@@ -54,7 +61,8 @@ async def junk_line(redis: Redis, job_id: str) -> None:
 
 
 BLOWS = [
-    pytest.param(field("input", b"\x80\x04\x95pickle"), id="input: pickle"),
+    pytest.param(input_of(b"\x80\x04\x95pickle"), id="input: pickle"),
+    pytest.param(input_of(None), id="input: gone"),
     pytest.param(field("options", b"{"), id="options: half a JSON"),
     pytest.param(field("attempts", b"many"), id="attempts: a word"),
     pytest.param(field("run", b"1.5"), id="run: a fraction"),
@@ -62,8 +70,9 @@ BLOWS = [
     pytest.param(field("seq", b"x"), id="seq: a letter"),
     pytest.param(field("life", b"x"), id="life: a letter"),
     *(pytest.param(field(gone, None), id=f"{gone}: gone")
-      for gone in ("life", "kind", "user", "status", "finished_at", "created", "input")),
+      for gone in ("life", "kind", "user", "status", "finished_at", "created")),
     pytest.param(instead("job"), id="another record"),
+    pytest.param(instead("input"), id="another input"),
     pytest.param(instead("steps"), id="other steps"),
     pytest.param(instead("ledger"), id="another ledger"),
 ]  # fmt: skip

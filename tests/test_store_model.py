@@ -57,7 +57,7 @@ from tasks.lifecycle import (
 from tasks.settings import Settings
 from tasks.store import Begun, Claimed, Progress, Run, Settlement, Store, client_verbs
 from tasks.store.scripts import Scripts
-from tests.invariants import Books, faults, status_of
+from tests.invariants import Books, faults, runs, status_of
 from tests.rig import Clock, a_job
 
 T = TypeVar("T")
@@ -146,8 +146,8 @@ class Lifecycle(RuleBasedStateMachine):
 
     def holds(self, run: Run) -> bool:
         """Whether a run is its job's present one."""
-        job = self.books.jobs.get(run.job_id, {})
-        return job.get("run") == str(run.run) and "worker" in job
+        job = self.books.jobs.get(run.job_id)
+        return job is not None and job["run"] == str(run.run) and runs(job)
 
     def stands(self, run: Run, end: Transition) -> bool:
         """Whether the job has ended so, and no other run began: said again, an end is heard."""

@@ -49,6 +49,7 @@ class ClientVerbs(StoreBase):
             job=job_id,
             user=new.user_id,
             kind=new.kind,
+            input=dumps(new.input),
             quota=quota,
             idem=idempotency_part(new.user_id, new.idempotency_key) if new.idempotency_key else "",
             fingerprint=new.fingerprint,
@@ -139,9 +140,14 @@ class ClientVerbs(StoreBase):
 
     async def origin(self, job_id: str) -> Origin:
         """What the job was asked for. Raises JobNotFound."""
-        input, edited = await self.ask(
-            lambda: self.redis.hmget(name("job", job_id), ["input", "edited"])
-        )
+
+        async def both() -> Any:
+            async with self.redis.pipeline(transaction=True) as pipe:
+                pipe.get(name("input", job_id))
+                pipe.hget(name("job", job_id), "edited")
+                return await pipe.execute()
+
+        input, edited = await self.ask(both)
         if input is None:
             raise _unknown()
         return Origin(loads(input), edited=edited is not None)
@@ -213,7 +219,7 @@ def _record(new: NewJob, trace: Mapping[str, str]) -> list[str | bytes | int]:
         "trace": dict(trace),
     }
     record: list[str | bytes | int] = [
-        *("user_id", dumps(new.user_id), "input", dumps(new.input), "options", dumps(options)),
+        *("user_id", dumps(new.user_id), "options", dumps(options)),
         *("metadata", dumps(new.metadata), "max_attempts", new.max_attempts, "attempts", 0),
     ]
     if new.on_unknown == "park":

@@ -106,8 +106,9 @@ def _running_s(client: redis.Redis) -> dict[float, float]:
     """When each job was `running` in our store; empty for peers."""
     found: dict[float, float] = {}
     for key in client.scan_iter(keys.name("job", "*"), count=1000):
-        job = cast(dict[bytes, bytes], client.hgetall(key))
-        found[json.loads(job[b"input"])["sent_s"]] = float(job[b"begun"]) / 1000
+        job_id = key.decode().removeprefix(keys.name("job", ""))
+        begun_ms = float(cast(bytes, client.hget(key, "begun")))
+        found[_told(client, keys.name("input", job_id))["sent_s"]] = begun_ms / 1000
     return found
 
 

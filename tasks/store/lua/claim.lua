@@ -13,12 +13,11 @@
 local lease = tonumber(A.lease_ms)
 
 local function begun(job)
-  local v = redis.call('HMGET', job.key, 'input', 'options', 'edited', 'lost')
   local deadline = tonumber(job.deadline)
   local left = deadline and tostring(math.max(0, math.floor(deadline - now))) or ''
-  local word = v[4] == tostring(job.run) and 'lost' or 'start'
+  local word = tostring(job.lost) == tostring(job.run) and 'lost' or 'start'
   return {job.entry, word, tostring(job.run), tostring(job.attempts), job.max_attempts, job.user, job.kind, left,
-    job.created, tostring(job.waited), v[1], v[2], v[3]}
+    job.created, tostring(job.waited), redis.call('GET', K('input', job.id)), job.options or false, job.edited or ''}
 end
 
 local function failed(job, told)

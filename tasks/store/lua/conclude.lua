@@ -3,7 +3,7 @@
 -- A: job, run ('' whoever has it: a person decided), from (set of statuses), status (to enter),
 --    result, error (JSON), alert (1: people are told)
 -- returns: ok, lost (the run is not the job's any more), none (no such job) or wrong (its status)
-local job = load(A.job, WHOLE)
+local job = load(A.job)
 if not job then return {'none'} end
 if A.run ~= '' and not holds(job, A) then
   return {job.run == A.run and job.status == A.status and 'ok' or 'lost'}

@@ -4,7 +4,7 @@
 --    comma after each), final (set of statuses), error (see `fail`), options (in place of those that are lost)
 -- returns: what is told of it (see `moved`), or nothing: it has ended already
 local id, key, entry = A.job, K('job', A.job), A.job .. ':' .. A.life
-local TYPES = {job = 'hash', log = 'stream', steps = 'hash', ledger = 'hash', blob = 'string'}
+local TYPES = {job = 'hash', input = 'string', log = 'stream', steps = 'hash', ledger = 'hash', blob = 'string'}
 for template, wanted in pairs(TYPES) do
   if redis.call('TYPE', K(template, id)).ok ~= wanted then redis.call('DEL', K(template, id)) end
 end
@@ -51,9 +51,10 @@ end
 mend('max_attempts', is_count, 1)
 mend('total', function(text) return text == 'null' or is_count(text) end, 'null')
 redis.call('HDEL', key, 'begun')
-local INSTEAD = {metadata = '{}', created_at = iso(created), options = A.options, plan = 'null', input = 'null',
+local INSTEAD = {metadata = '{}', created_at = iso(created), options = A.options, plan = 'null',
   note = 'null', started_at = 'null', callback = 'null', callback_url = 'null'}
 for field, instead in pairs(INSTEAD) do mend(field, is_json, instead) end
+if not is_json(redis.call('GET', K('input', id)) or '') then redis.call('SET', K('input', id), 'null') end
 for _, field in ipairs({'idem', 'fingerprint', 'deadline', 'expires', 'deadline_ms'}) do
   mend(field, function() return true end, '')
 end
@@ -73,7 +74,7 @@ drop_unless(K('steps', id), function(value)
 end)
 
 for status in string.gmatch(A.statuses, '([^,]+),') do forget_indexes(id, kind, status, user) end
-local job = load(id, WHOLE)
+local job = load(id)
 for _, name in ipairs(indexes(job.scopes, '*', kind)) do redis.call('ZADD', name, job.created, id) end
 redis.call('ZREM', K('deadline'), id)
 job.status, job.worker = false, false -- it stands wherever it stood

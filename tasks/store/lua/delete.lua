@@ -10,7 +10,7 @@ for _, topic in ipairs({'webhook', 'alert'}) do
   redis.call('HDEL', K('letters', topic), job.entry)
   redis.call('ZREM', K('outbox', topic), job.entry)
 end
-forget_indexes(job.id, job.kind, job.status, job.user)
+forget_job(job.id, job.kind, job.status, job.user)
 local steps = redis.call('HGETALL', K('steps', job.id))
 for i = 1, #steps, 2 do
   local memo = memo_of(job.user, string.match(steps[i + 1], '^[^\n]*'))

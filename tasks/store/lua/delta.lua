@@ -3,8 +3,8 @@
 -- A: job, run, number (1, 2, 3 … within the run), data (JSON)
 -- returns: ok or lost
 local key = K('job', A.job)
-local v = redis.call('HMGET', key, 'run', 'worker', 'seq', 'deltas')
-if v[1] ~= A.run or not v[2] then return {'lost'} end
+local v = redis.call('HMGET', key, 'run', 'status', 'seq', 'deltas')
+if v[1] ~= A.run or v[2] ~= RUNNING then return {'lost'} end
 local was_run, was = string.match(v[4] or '', '(%d+):(%d+)')
 if was_run == A.run and tonumber(was) >= tonumber(A.number) then return {'ok'} end
 local job = {id = A.job, key = key, seq = v[3] + 1}

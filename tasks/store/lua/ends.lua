@@ -21,7 +21,8 @@ local function close_open_calls(job, now)
 end
 
 local function keys_of(job)
-  local names = {job.key, K('log', job.id), K('steps', job.id), K('ledger', job.id), K('blob', job.id)}
+  local names = {job.key, K('input', job.id), K('log', job.id), K('steps', job.id), K('ledger', job.id),
+    K('blob', job.id)}
   if job.idem ~= '' then table.insert(names, K('idem', job.idem)) end
   return names
 end
@@ -35,6 +36,14 @@ local function forget_indexes(id, kind, status, user)
   local scopes = {'*', '=' .. user}
   for _, s in ipairs({'*', status}) do
     for _, name in ipairs(indexes(scopes, s, kind)) do redis.call('ZREM', name, id) end
+  end
+end
+
+-- A job is gone: so are its places in the indexes and, with the last one of its user, their feed.
+local function forget_job(id, kind, status, user)
+  forget_indexes(id, kind, status, user)
+  for _, scope in ipairs({'*', '=' .. user}) do
+    if redis.call('EXISTS', K('index', '*', '*', scope)) == 0 then redis.call('DEL', K('feed', scope)) end
   end
 end
 
@@ -83,7 +92,7 @@ end
 -- `alert`: people are told of it.
 local function conclude(job, status, now, result, err, alert)
   close_open_calls(job, now)
-  redis.call('HDEL', job.key, 'worker', 'lane', 'deferred')
+  if job.lane or job.deferred then redis.call('HDEL', job.key, 'lane', 'deferred') end
   redis.call('ZREM', job.queue, job.entry)
   make_room(job, now)
   -- One that runs has left its line: whoever was behind it has moved up.
@@ -106,8 +115,6 @@ local function conclude(job, status, now, result, err, alert)
   if err and err ~= 'null' then obey_rule(job, now, err) end
   redis.call('ZADD', K('expiry'), now + KEEP_MS, tombstone(job))
   for _, name in ipairs(keys_of(job)) do redis.call('PEXPIRE', name, KEEP_MS) end
-  -- Each feed has the end of a job to come, or this behind it: none stays for ever.
-  for _, scope in ipairs(job.scopes) do redis.call('PEXPIRE', K('feed', scope), KEEP_MS) end
 end
 
 -- What is told of a job that a script moved on by itself: its id, user, kind, attempts, status, why, and
@@ -135,7 +142,7 @@ local function revive(job, status, now)
   redis.call('HDEL', job.key, 'deaths', 'waited', 'result', 'error', 'retry_at', 'started_at', 'expires', 'deadline')
   redis.call('HSET', job.key, 'attempts', 0, 'finished_at', 'null', 'deadline', for_ms and now + for_ms or '')
   redis.call('SADD', K('inflight', job.user), job.id)
-  job = load(job.id, WHOLE)
+  job = load(job.id)
   line_up(job, now)
   enter(job, status)
 end

@@ -15,10 +15,10 @@
 --   run       the fence: rises at every start and take-over, never used again
 --   life      rises at each revive; the queue entry is `{job}:{life}`
 --   seq       number of the newest event of the log
---   worker    worker that runs it                           deaths   workers that died of it, this life
+--   worker    worker of its newest run                      deaths   workers that died of it, this life
 --   deltas    `{run}:{n}`: the last delta of the run        lost     its last run that was a take-over
 --   user      raw text (`user_id` is its fragment; `kind` alone needs no quotes)
---   input, options                JSON, as submitted        fingerprint      of the body, for the key
+--   options   JSON, as submitted                            fingerprint      of the body, for the key
 --   created, deadline, expires    ms ('' none)              waited   ms spent on closed lanes before
 --   lane      the model that it waits to call               deferred since when it waits now (ms)
 --   begun     when its present run began (ms)               model    of its newest call, or of its input
@@ -37,6 +37,7 @@ end
 -- Add to a figure that every server shows; `field`: its name, then its labels, a line each. Bounded,
 -- since models are named by users: what would be one too many goes again.
 local function count(n, field)
+  if tonumber(n) == 0 then return end
   local figures = K('figures')
   if redis.call('HINCRBY', figures, field, n) == tonumber(n) and redis.call('HLEN', figures) > 5000 then
     redis.call('HDEL', figures, field)
@@ -80,29 +81,21 @@ local function iso(ms)
     math.floor(s / 3600) % 24, math.floor(s / 60) % 60, s % 60, math.floor(ms) % 1000)
 end
 
--- What scripts read of a job, and what those that show it read besides. `status` is a fragment: "queued"
--- with its quotes.
-local STATE = {'status', 'run', 'life', 'user', 'kind', 'worker', 'attempts', 'max_attempts',
-  'deadline', 'expires', 'idem', 'parked', 'open', 'created', 'deaths', 'started_at', 'finished_at',
-  'lane', 'deferred', 'waited', 'seq', 'done', 'reused', 'begun', 'model', 'callback_url'}
-local WHOLE = {'status', 'user_id', 'total', 'note', 'result', 'error', 'retry_at', 'metadata', 'created_at',
-  'callback', 'paid', 'rejected', 'not_sent', 'unknown', 'input_tokens', 'output_tokens', 'plan'}
-for i = 2, #STATE do WHOLE[#WHOLE + 1] = STATE[i] end
 local UNSET = {deadline = '', deadline_ms = '', expires = '', idem = '', fingerprint = '', parked = '0',
   open = '0', deaths = '0', started_at = 'null', waited = '0', done = '0', reused = '0', total = 'null',
   note = 'null', result = 'null', error = 'null', retry_at = 'null', callback = 'null', paid = '0',
   rejected = '0', not_sent = '0', unknown = '0', input_tokens = '0', output_tokens = '0'}
 local JOB = {__index = UNSET}
 
--- A job, or nil; `fields`: STATE unless given.
-local function load(id, fields)
-  fields = fields or STATE
-  local values = redis.call('HMGET', K('job', id), unpack(fields))
-  if not values[1] then return nil end
-  local job = setmetatable({id = id, key = K('job', id)}, JOB)
-  for i, field in ipairs(fields) do
-    if values[i] then job[field] = values[i] end
-  end
+-- A job, or nil. `status` is a fragment: "queued" with its quotes. Its input may be large: it lies elsewhere.
+local function load(id)
+  local record = redis.call('HGETALL', K('job', id))
+  local job = setmetatable({}, JOB)
+  for i = 1, #record, 2 do job[record[i]] = record[i + 1] end
+  if not job.status then return nil end
+  if job.status ~= RUNNING then job.worker = nil end
+  job.id = id
+  job.key = K('job', id)
   job.entry = id .. ':' .. job.life
   job.queue = K('queue', job.kind)
   job.scopes = {'*', '=' .. job.user}
@@ -111,7 +104,7 @@ end
 
 -- The same for whoever takes a job up: one that is there, but not as we write it, is no stale entry.
 local function load_to_run(id)
-  local job = load(id, WHOLE)
+  local job = load(id)
   local whole = job and string.find(job.life .. job.run .. job.attempts .. job.seq, '^%d+$') and job.finished_at
   if not whole and (job or redis.call('EXISTS', K('job', id)) == 1) then error('the record is damaged') end
   return job
@@ -154,8 +147,8 @@ end
 
 -- How long a job of a kind and model takes (ms), by those that are done; nil without evidence.
 local function pace_of(kind, model)
-  local paces = redis.call('MGET', K('pace', kind, model), K('pace', kind, ''))
-  return tonumber(paces[1] or paces[2])
+  local own = model ~= '' and redis.call('GET', K('pace', kind, model))
+  return tonumber(own or redis.call('GET', K('pace', kind, '')))
 end
 
 -- Seconds until a job ends, as JSON: by its own progress in its first run, else by the pace of its like
@@ -178,7 +171,7 @@ local function eta(job, rank)
   return ms and string.format('%.1f', ms / 1000) or 'null'
 end
 
--- A job (of its WHOLE) as the contract shows it; `reason` (text or nil) is added to a state event. One chain
+-- A job as the contract shows it; `reason` (text or nil) is added to a state event. One chain
 -- of `..` is one instruction: a table to join cost three times as much.
 local function render(job, reason)
   local rank = not job.worker and job.finished_at == 'null' and redis.call('ZRANK', K('waiting'), job.id)
@@ -199,7 +192,7 @@ end
 
 -- What a reader gets for one job: its JSON, status fragment, user, sequence number.
 local function view(id)
-  local job = load(id, WHOLE)
+  local job = load(id)
   return {render(job), job.status, job.user, job.seq}
 end
 
@@ -239,8 +232,8 @@ local function indexes(scopes, status, kind)
   return names
 end
 
--- Enter a status: write it and the fields that come with it (a list; of a job's WHOLE), move the job in the
--- indexes, log and publish the state event. Answers the job as it was shown.
+-- Enter a status: write it and the fields that come with it (a list), move the job in the indexes, log and
+-- publish the state event. Answers the job as it was shown.
 local function enter(job, status, reason, fields)
   local was = job.status
   fields = fields or {}

@@ -3,12 +3,12 @@
 --    when), attempts (-1: this one is not counted), deferred (1: it waits for the model), lane (the
 --    model that has no place for it, '' none), error (JSON)
 -- returns: ok or lost (the run is not the job's any more)
-local job = load(A.job, WHOLE)
+local job = load(A.job)
 if not holds(job, A) or not among(A.from, job.status) then return {'lost'} end
 local due = now + A.wait_ms
 local fields = {'attempts', job.attempts + A.attempts, 'error', A.error}
 close_open_calls(job, now)
-redis.call('HDEL', job.key, 'worker', 'lane')
+if job.lane then redis.call('HDEL', job.key, 'lane') end
 make_room(job, now)
 job.worker = false
 if A.deferred == '1' then

@@ -8,6 +8,9 @@ local left, in_flight = quota_left(job.user, tonumber(A.quota))
 if not left then return {'full', in_flight} end
 redis.call('HSET', job.key, 'ruled', 0)
 redis.call('ZREM', K('rules'), job.id)
-if A.input ~= '' then redis.call('HSET', job.key, 'input', A.input, 'edited', 1) end
+if A.input ~= '' then
+  redis.call('SET', K('input', job.id), A.input)
+  redis.call('HSET', job.key, 'edited', 1)
+end
 revive(job, A.status, now)
 return {'ok', in_flight + 1}

@@ -1,7 +1,7 @@
 -- Store a job, count it, put it in its user's line, tell the world: all or nothing.
 -- A repeat by nature: the caller made the job's id, so a record under it is its own earlier try.
--- A: job, user, kind, quota, idem ('' none), fingerprint, status (to enter), deadline_ms, expires_ms
---    ('' none; from now), blob ('' none); from `rest` on: name, value … of the other fields of the record
+-- A: job, user, kind, input (JSON), quota, idem ('' none), fingerprint, status (to enter), deadline_ms,
+--    expires_ms ('' none; from now), blob ('' none); from `rest` on: name, value … of the other fields of the record
 -- returns: word, jobs in flight, view… (of a new job as its first event shows it); word: new, replay,
 --    reused (the key came with another body), full
 local set = K('inflight', A.user)
@@ -22,6 +22,7 @@ local job = setmetatable({id = A.job, key = K('job', A.job), entry = A.job .. ':
   deadline = A.deadline_ms ~= '' and now + A.deadline_ms or nil,
   expires = A.expires_ms ~= '' and now + A.expires_ms or nil}, JOB)
 if A.idem ~= '' then redis.call('SET', K('idem', A.idem), A.job) end
+redis.call('SET', K('input', A.job), A.input)
 if A.blob ~= '' then redis.call('SET', K('blob', A.job), A.blob) end
 redis.call('SADD', set, A.job)
 for _, name in ipairs(indexes(job.scopes, '*', job.kind)) do redis.call('ZADD', name, now, job.id) end

@@ -3,7 +3,7 @@
 -- returns: for each job that it moved on, what is told of it (see `moved`)
 local FULL_MS = 60000 -- the user has as many jobs in flight as are allowed: the rule asks again then
 local function end_overdue(id)
-  local job = load(id, WHOLE)
+  local job = load(id)
   if not job or job.finished_at ~= 'null' then
     redis.call('ZREM', K('deadline'), id)
   elseif among(WAITS, job.status) then
@@ -41,7 +41,7 @@ end
 for _, mark in ipairs(redis.call('ZRANGEBYSCORE', K('expiry'), '-inf', now, 'LIMIT', 0, A.most)) do
   local id, kind, status, user = string.match(mark, '^([^\n]*)\n([^\n]*)\n([^\n]*)\n(.*)$')
   redis.call('ZREM', K('expiry'), mark)
-  forget_indexes(id, kind, status, user)
+  forget_job(id, kind, status, user)
 end
 for _, model in ipairs(redis.call('SMEMBERS', K('lanes'))) do
   if opens_at(model) <= now then
