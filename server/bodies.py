@@ -6,6 +6,7 @@ import asyncio
 import hashlib
 import json
 import math
+from codecs import BOM_UTF8
 from typing import Any, Final, NoReturn
 
 import orjson
@@ -107,7 +108,7 @@ def parse(body: bytes | str) -> Any:
     Raises MalformedRequest with a sentence that says what is wrong and where.
     """
     try:
-        text = body if isinstance(body, str) else body.decode("utf-8-sig")
+        text = body if isinstance(body, str) else body.removeprefix(BOM_UTF8).decode()
         value = _STRICT.decode(text)
         orjson.dumps(value)  # half a surrogate pair is no text, and nests no deeper than orjson can
     except UnicodeDecodeError as error:
@@ -116,7 +117,8 @@ def parse(body: bytes | str) -> Any:
         raise MalformedRequest(_where(error)) from None
     except (RecursionError, orjson.JSONEncodeError):
         raise MalformedRequest("The JSON is nested too deeply, or holds broken text.") from None
-    _check_depth(value)
+    if text.count("[") + text.count("{") > DEPTH:
+        _check_depth(value)
     return value
 
 

@@ -22,6 +22,7 @@ from tasks.settings import is_loopback
 COOKIE: Final = "slowcall_session"
 MAX_HEADERS: Final = 32_768
 """Bytes of a request's headers in all."""
+_OUR_PAGE: Final = "x-requested-with"
 _OPEN: Final = re.compile(r"/|/static/.*|/openapi\.json|/healthz|/readyz|/session")
 _SHARED: Final = re.compile(r"/jobs/(?!stream$)[^/]+(/stream)?")
 _POLICY: Final = (
@@ -82,7 +83,8 @@ class Gate:
         try:
             if not self._keyring:
                 check_host(headers.get("host", ""))
-            check_site(scope["method"], headers, self._origins)
+            if not _is_public(scope):
+                check_site(scope["method"], headers, self._origins)
             scope["user"] = self._caller(scope, headers)
         except Refusal as error:
             return refusal(error, scope.get("root_path", ""))
@@ -90,7 +92,7 @@ class Gate:
 
     def _caller(self, scope: Scope, headers: Mapping[str, str]) -> Caller:
         """The caller: by key, by signed link, by session. Raises Unauthorized."""
-        path = scope["path"].removeprefix(scope.get("root_path", ""))
+        path = _path_of(scope)
         scheme, _, key = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._keyring:
             return Caller.named(self._keyring.user_of(key.strip()))
@@ -103,6 +105,16 @@ class Gate:
         if session := cookie(headers, COOKIE):
             return Caller.named(session_user(self._keyring, session))
         raise Unauthorized("Send a key of SLOWCALL_API_KEYS as `Authorization: Bearer`.")
+
+
+def _path_of(scope: Scope) -> str:
+    """The path of a request below where this app is mounted."""
+    return str(scope["path"].removeprefix(scope.get("root_path", "")))
+
+
+def _is_public(scope: Scope) -> bool:
+    """Whether it is a look at what anybody may see: the page, its files, how the server is."""
+    return scope["method"] in ("GET", "HEAD") and bool(_OPEN.fullmatch(_path_of(scope)))
 
 
 def _headers_of(scope: Scope) -> dict[str, str]:
@@ -125,14 +137,17 @@ def check_host(host: str) -> None:
 def check_site(method: str, headers: Mapping[str, str], origins: Collection[str]) -> None:
     """Another site's page may link here, and do nothing else. Raises Forbidden.
 
-    What a browser says of the site itself comes first: behind a proxy the host may be renamed.
+    What a browser says of the site itself comes first: behind a proxy the host may be renamed. It
+    says nothing where there is no TLS; then our page is known by a header that another site's
+    could not send, for its browser would ask us first (CORS).
     """
     origin, site = headers.get("origin"), headers.get("sec-fetch-site")
     link = method in ("GET", "HEAD") and headers.get("sec-fetch-mode") == "navigate"
     if site is not None:
         same = site in ("same-origin", "none") or link
     else:
-        same = origin is None or urlsplit(origin).netloc == headers.get("host", "").lower()
+        host = headers.get("host", "").lower()
+        same = origin is None or urlsplit(origin).netloc == host or _OUR_PAGE in headers
     same = same or origin in origins
     if not same:
         raise Forbidden(

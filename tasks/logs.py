@@ -75,8 +75,8 @@ def _add_trace(record: logging.LogRecord) -> bool:
 
 
 def _about(record: logging.LogRecord) -> dict[str, Any]:
-    facts = {name: getattr(record, name, None) for name in _ABOUT}
-    return {name: value for name, value in facts.items() if value is not None}
+    facts = vars(record)
+    return {name: facts[name] for name in _ABOUT if facts.get(name) is not None}
 
 
 class HumanLines(logging.Formatter):

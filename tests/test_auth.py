@@ -293,6 +293,8 @@ SITES: list[tuple[str, dict[str, str], bool]] = [
     ("POST", {"origin": "http://localhost:9000"}, False),
     ("POST", {"origin": "https://evil.example"}, False),
     ("POST", {"origin": "null"}, False),
+    ("POST", {"origin": "http://renamed.example", "x-requested-with": "slowcall"}, True),
+    ("POST", {"sec-fetch-site": "cross-site", "x-requested-with": "slowcall"}, False),
     ("GET", {"origin": "https://evil.example"}, False),
     ("POST", {"origin": "https://friend.example"}, True),
     ("POST", {"origin": "https://friend.example", "sec-fetch-site": "cross-site"}, True),

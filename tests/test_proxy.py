@@ -56,13 +56,12 @@ http {{
 
 
 @contextmanager
-def nginx(folder: Path, servers: Sequence[Command], more: str = "") -> Iterator[str]:
-    """An nginx before these servers; the block gets its URL."""
+def nginx(folder: Path, urls: Sequence[str], more: str = "") -> Iterator[str]:
+    """An nginx before the servers at `urls`; the block gets its own."""
     binary = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin:/usr/local/sbin")
     assert binary, "no nginx: install it (Debian: apt install nginx), no need to start it"
     port = free_port()
-    hosts = [server.url().removeprefix("http://") for server in servers]
-    named = " ".join(f"server {host};" for host in hosts)
+    named = " ".join(f"server {url.removeprefix('http://')};" for url in urls)
     (folder / "nginx.conf").write_text(CONFIG.format(more=more, servers=named, port=port))
     log = folder / "nginx.log"
     words = [binary, "-p", str(folder), "-c", "nginx.conf", "-g", "daemon off;"]
@@ -96,7 +95,7 @@ async def proxied(
     settings: Settings, servers: Sequence[Command], more: str = ""
 ) -> AsyncIterator[tuple[httpx.AsyncClient, Hand]]:
     """A client of the servers by way of nginx, and a worker behind them, played by hand."""
-    with nginx(settings.data_dir, servers, more) as url:
+    with nginx(settings.data_dir, [server.url() for server in servers], more) as url:
         async with (
             httpx.AsyncClient(base_url=url, headers=KEY, timeout=15) as client,
             store_at(settings) as store,

@@ -24,6 +24,8 @@ from tests.browser.hand import Hand
 from tests.conftest import wait_until
 from tests.invariants import Books, faults
 
+UNTRUSTED = "slowcall.test"
+"""A name of this machine. Without TLS, a browser trusts only those that say so."""
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-quic",
@@ -31,6 +33,7 @@ ARGUMENTS = [
     "--disable-background-networking",
     "--disable-component-update",
     "--disable-sync",
+    f"--host-resolver-rules=MAP {UNTRUSTED} 127.0.0.1",
 ]
 BROWSERS = ("chromium", "google-chrome", "google-chrome-stable", "chromium-browser", "chrome")
 NO_BROWSER = (

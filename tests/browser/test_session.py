@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
 from server.gate import COOKIE
 from server.valkey import EmbeddedStore
-from tests.browser.conftest import Server
+from tests.browser.conftest import UNTRUSTED, Server
 from tests.browser.hand import Hand
+from tests.test_proxy import nginx
 
 
 @pytest.fixture
@@ -48,6 +50,19 @@ def test_a_key_opens_the_page_for_its_user(
     page.get_by_role("button", name="Sign out").click()
     expect(page.get_by_label("Key", exact=True)).to_be_focused()
     expect(page.locator("[data-job-id]")).to_have_count(0)
+
+
+def test_the_page_works_without_tls_behind_a_proxy_that_renames_the_host(
+    keyed: Server, browse: Callable[..., BrowserContext], hand: Hand, tmp_path: Path
+) -> None:
+    """nginx as it is installed: the browser's origin is not our host, and it does not say that they
+    are one site."""
+    with nginx(tmp_path, [keyed.url]) as url:
+        page = entered(browse(base_url=url.replace("127.0.0.1", UNTRUSTED)), "ann-key")
+        assert not page.evaluate("isSecureContext")
+        page.get_by_label("Prompt", exact=True).fill("hello")
+        page.click("button[type=submit]")
+        expect(page.locator("[data-job-id] h3")).to_have_text(["hello"])
 
 
 def entered(context: BrowserContext, key: str) -> Page:

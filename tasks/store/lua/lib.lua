@@ -37,7 +37,6 @@ end
 -- Add to a figure that every server shows; `field`: its name, then its labels, a line each. Bounded,
 -- since models are named by users: what would be one too many goes again.
 local function count(n, field)
-  if tonumber(n) == 0 then return end
   local figures = K('figures')
   if redis.call('HINCRBY', figures, field, n) == tonumber(n) and redis.call('HLEN', figures) > 5000 then
     redis.call('HDEL', figures, field)
