@@ -185,7 +185,9 @@ class FeedStream(_StreamEndpoint):
         if cursor and not _FEED_ID.fullmatch(cursor):
             cursor = "junk"
         scope = keys.ALL if user_id is None else keys.user_scope(user_id)
-        tail = FeedTail(parts_of(request.scope).store, user_id, cursor or None)
+        store = parts_of(request.scope).store
+        place = cursor or await store.feed_position(user_id)
+        tail = FeedTail(store, user_id, place, known=bool(cursor))
         return keys.name("feed_channel", scope), tail
 
 

@@ -86,41 +86,40 @@ class JobTail:
 
 
 class FeedTail:
-    """The feed of one user (None: of all) behind an id; without an id it begins now."""
+    """The feed of one user (None: of all) behind an id; `known`: the client has it already.
 
-    __slots__ = ("_store", "_user_id", "_sent", "behind", "ended")
+    A client that has none begins at the newest one of before its answer's head: what is caused
+    once that is there comes in the stream.
+    """
 
-    def __init__(self, store: Store, user_id: str | None, after: str | None) -> None:
+    __slots__ = ("_store", "_user_id", "_sent", "_opening", "behind", "ended")
+
+    def __init__(self, store: Store, user_id: str | None, after: str, *, known: bool) -> None:
         self._store, self._user_id = store, user_id
         self._sent = after
+        # A lone id is no event for a client, but the place it resumes from.
+        self._opening = b"" if known else b"id: %b\n\n" % after.encode()
         self.behind = True
         self.ended = False
 
     async def catch_up(self) -> bytes:
         """The next page of the feed; a `snapshot` of the newest jobs where the place is gone."""
-        if self._sent is None:
-            return await self._begin()
         entries = await self._store.feed(self._user_id, self._sent, PAGE)
+        opening, self._opening = self._opening, b""
         if entries is None:
             return await self._snapshot()
         self.behind = len(entries) == PAGE
         if entries:
             self._sent = entries[-1].feed_id
-        there = (entry for entry in entries if entry.block)
-        return b"".join(b"id: %b\n%b" % (entry.feed_id.encode(), entry.block) for entry in there)
+        there = [b"id: %b\n%b" % (one.feed_id.encode(), one.block) for one in entries if one.block]
+        return b"".join([opening, *there])
 
     def accept(self, message: Message) -> bytes:
         """Ids of a feed have gaps by nature: what may be missing is known by `behind` alone."""
-        if self.behind or self._sent is None or _place(message.mark) <= _place(self._sent):
+        if self.behind or _place(message.mark) <= _place(self._sent):
             return b""
         self._sent = message.mark
         return message.frame
-
-    async def _begin(self) -> bytes:
-        """A lone id is no event for a client, but the place it resumes from."""
-        self._sent = await self._store.feed_position(self._user_id)
-        self.behind = False
-        return b"id: %b\n\n" % self._sent.encode()
 
     async def _snapshot(self) -> bytes:
         self._sent = position = await self._store.feed_position(self._user_id)

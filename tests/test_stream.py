@@ -261,6 +261,24 @@ async def test_the_feed_tells_of_all_jobs_and_resumes(settings: Settings) -> Non
             assert event.data["user_id"] == "somebody"
 
 
+async def test_what_is_posted_once_a_stream_is_open_comes_in_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where it begins is known before its head is sent, however slow the store is: read after it,
+    the place was behind a job that came at once, and nobody heard of that."""
+    read = Store.feed_position
+
+    async def read_slowly(store: Store, user_id: str | None) -> str:
+        await asyncio.sleep(0.3)
+        return await read(store, user_id)
+
+    monkeypatch.setattr(Store, "feed_position", read_slowly)
+    async with served(settings) as client, stream(client, "/jobs/stream") as frames:
+        job_id = await submit(client)
+        (event,) = await frames.events(1)
+        assert (event.name, event.data["job_id"]) == ("queued", job_id)
+
+
 async def test_a_place_that_is_gone_from_the_feed_gets_snapshots(settings: Settings) -> None:
     async with served(settings) as client:
         async with stream(client, "/jobs/stream", "junk") as frames:
