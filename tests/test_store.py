@@ -208,6 +208,20 @@ class TestLease:
             assert await store.renew("one", [run], LEASE_S, {}) == set()
             assert await claim(store, "two") == []
 
+    async def test_many_leases_are_renewed_and_each_that_is_lost_is_told(
+        self, store: Store, clock: Clock
+    ) -> None:
+        """More than one script takes at once."""
+        ids = [await submit(store) for _ in range(250)]
+        runs = [one.run for one in await claim(store, room=len(ids)) if one.run]
+        lost = {ids[0], ids[120], ids[-1]}
+        for job_id in lost:
+            await store.cancel(job_id)
+        clock.forward(LEASE_S / 2)
+        assert await store.renew("one", runs, LEASE_S, {}) == lost
+        clock.forward(LEASE_S * 0.9)
+        assert await claim(store, "two", room=len(ids)) == []
+
     async def test_a_take_over_is_told_in_two_events(self, store: Store, clock: Clock) -> None:
         job_id = await submit(store)
         old = await start(store)

@@ -12,6 +12,8 @@ from tasks.store.fragments import dumps, loads
 from tasks.store.records import Claimed, Moved, Run
 
 _SWEEP: Final = 100
+_RENEWED: Final = 100
+"""Leases of one script: Redis serves nobody else for the millisecond that so many take."""
 
 
 class WorkerVerbs(StoreBase):
@@ -48,14 +50,19 @@ class WorkerVerbs(StoreBase):
         self, worker: str, runs: Iterable[Run], lease_s: float, about: Mapping[str, Any]
     ) -> set[str]:
         """Renew the leases of `runs` and say that the worker lives; answers the jobs it lost."""
-        lost = await self.scripts.call(
-            "renew",
-            worker=worker,
-            lease_ms=_ms(lease_s),
-            about=dumps(about),
-            runs="".join(f"{run.job_id}:{run.run} " for run in runs),
-        )
-        return {job_id.decode() for job_id in lost}
+        named, lost = [f"{run.job_id}:{run.run} " for run in runs], set()
+        for start in range(0, max(1, len(named)), _RENEWED):
+            lost |= {
+                job_id.decode()
+                for job_id in await self.scripts.call(
+                    "renew",
+                    worker=worker,
+                    lease_ms=_ms(lease_s),
+                    about=dumps(about),
+                    runs="".join(named[start : start + _RENEWED]),
+                )
+            }
+        return lost
 
     async def leave(self, worker: str) -> None:
         """The worker is gone in good order: nobody counts it any more."""
