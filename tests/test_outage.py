@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +41,15 @@ def refusing(tmp_path: Path) -> Iterator[Valkey]:
 
 
 @contextmanager
-def no_memory(store: Valkey) -> Iterator[None]:
-    store.client.config_set("maxmemory", "1")
+def limited(setting: str, store: Valkey) -> Iterator[None]:
+    """A limit of 1, which nothing keeps to; 0 is none."""
+    store.client.config_set(setting, "1")
     yield
-    store.client.config_set("maxmemory", "0")
+    store.client.config_set(setting, "0")
 
 
-@contextmanager
-def too_few_replicas(store: Valkey) -> Iterator[None]:
-    store.client.config_set("min-replicas-to-write", "1")
-    yield
-    store.client.config_set("min-replicas-to-write", "0")
+no_memory = partial(limited, "maxmemory")
+too_few_replicas = partial(limited, "min-replicas-to-write")
 
 
 @contextmanager

@@ -208,6 +208,13 @@ class TestLease:
             assert await store.renew("one", [run], LEASE_S, {}) == set()
             assert await claim(store, "two") == []
 
+    async def test_who_comes_up_behind_a_claimed_job_is_due_at_once(self, store: Store) -> None:
+        """Not in a millisecond: a crowd of one user's jobs would be claimed with as many pauses."""
+        for _ in range(3):
+            await submit(store)
+        waits = [(await store.claim("one", ["chat"], 1, LEASE_S))[1] for _ in range(2)]
+        assert waits == [0, 0]
+
     async def test_many_leases_are_renewed_and_each_that_is_lost_is_told(
         self, store: Store, clock: Clock
     ) -> None:

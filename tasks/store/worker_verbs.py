@@ -50,19 +50,17 @@ class WorkerVerbs(StoreBase):
         self, worker: str, runs: Iterable[Run], lease_s: float, about: Mapping[str, Any]
     ) -> set[str]:
         """Renew the leases of `runs` and say that the worker lives; answers the jobs it lost."""
-        named, lost = [f"{run.job_id}:{run.run} " for run in runs], set()
+        named = [f"{run.job_id}:{run.run} " for run in runs]
+        lost: list[bytes] = []
         for start in range(0, max(1, len(named)), _RENEWED):
-            lost |= {
-                job_id.decode()
-                for job_id in await self.scripts.call(
-                    "renew",
-                    worker=worker,
-                    lease_ms=_ms(lease_s),
-                    about=dumps(about),
-                    runs="".join(named[start : start + _RENEWED]),
-                )
-            }
-        return lost
+            lost += await self.scripts.call(
+                "renew",
+                worker=worker,
+                lease_ms=_ms(lease_s),
+                about=dumps(about),
+                runs="".join(named[start : start + _RENEWED]),
+            )
+        return {job_id.decode() for job_id in lost}
 
     async def leave(self, worker: str) -> None:
         """The worker is gone in good order: nobody counts it any more."""
